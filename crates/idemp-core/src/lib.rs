@@ -1,0 +1,2 @@
+//! Being written.
+#![forbid(unsafe_code)]

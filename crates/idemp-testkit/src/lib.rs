@@ -1,0 +1,5 @@
+//! Test support for the workspace: vectors, clocks, scripted sinks and peers. Not published.
+
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "test support fails loudly")]
+
+pub mod vectors;

@@ -1,0 +1,1 @@
+//! Integration tests against real services live in `tests/`.
