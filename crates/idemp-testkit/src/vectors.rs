@@ -17,7 +17,11 @@ pub fn path(file: &str) -> PathBuf {
 #[must_use]
 pub fn lines(file: &str) -> Vec<String> {
     let text = std::fs::read_to_string(path(file)).unwrap_or_else(|error| panic!("tests/data/{file}: {error}"));
-    let lines: Vec<String> = text.split('\n').filter(|line| !line.is_empty()).map(str::to_owned).collect();
+    let lines: Vec<String> = text
+        .split('\n')
+        .filter(|line| !line.is_empty())
+        .map(str::to_owned)
+        .collect();
     assert!(!lines.is_empty(), "tests/data/{file} is empty");
     lines
 }
@@ -31,7 +35,9 @@ pub fn load<T: DeserializeOwned>(file: &str) -> Vec<T> {
     lines(file)
         .iter()
         .enumerate()
-        .map(|(index, line)| serde_json::from_str(line).unwrap_or_else(|error| panic!("tests/data/{file}:{}: {error}", index + 1)))
+        .map(|(index, line)| {
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("tests/data/{file}:{}: {error}", index + 1))
+        })
         .collect()
 }
 
@@ -42,5 +48,8 @@ pub fn load<T: DeserializeOwned>(file: &str) -> Vec<T> {
 #[must_use]
 pub fn unhex(text: &str) -> Vec<u8> {
     assert!(text.len().is_multiple_of(2), "odd number of hex digits");
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("hex digits")).collect()
+    (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("hex digits"))
+        .collect()
 }
