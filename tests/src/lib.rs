@@ -1,1 +1,38 @@
-//! Integration tests against real services live in `tests/`.
+//! What the integration tests in `tests/` share: the binary under test, child processes that never outlive a test,
+//! waiting by a probe, free addresses, data files, and the choice of slow suites.
+//!
+//! A test that needs a service belongs to a suite and runs only when that suite is [`selected`]; `cargo xtask e2e`
+//! starts the services and selects it.
+
+#![expect(clippy::expect_used, clippy::panic, reason = "a test fails loudly")]
+
+mod binary;
+mod net;
+mod process;
+mod suite;
+
+use std::path::{Path, PathBuf};
+
+pub use binary::{idemp, idemp_bin};
+pub use net::{free_address, http_get};
+pub use process::{Finished, Process};
+pub use suite::{Suite, selected};
+
+/// A folder that is removed when the value is dropped.
+///
+/// # Panics
+///
+/// When it cannot be made.
+#[must_use]
+pub fn temp_dir() -> tempfile::TempDir {
+    tempfile::Builder::new()
+        .prefix("idemp-test-")
+        .tempdir()
+        .expect("no temporary folder")
+}
+
+/// The path of a file in `tests/data/`.
+#[must_use]
+pub fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("data").join(name)
+}

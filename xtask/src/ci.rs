@@ -1,0 +1,186 @@
+//! `cargo xtask ci`: every check, all of them even after one has failed, and a table at the end.
+
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+
+use crate::cargo::{cargo, has_subcommand};
+use crate::metadata::{self, Metadata};
+use crate::{e2e, features, layers, process, table, tidy};
+
+/// How a step ended, other than by an error.
+enum Done {
+    Passed,
+    /// With what was missing.
+    Skipped(String),
+}
+
+type Check = fn(&Metadata) -> anyhow::Result<Done>;
+
+/// Quick ones first. The tests include those that drive the binary; `e2e` runs the suites that need services.
+const STEPS: &[(&str, Check)] = &[
+    ("format", format),
+    ("layers", layer_edges),
+    ("tidy", tidy_repository),
+    ("licences", licences),
+    ("clippy, all features", clippy_workspace),
+    ("clippy, each feature", clippy_each_feature),
+    ("library alone", check_each_feature),
+    ("docs", docs),
+    ("tests", tests),
+    ("e2e", services),
+];
+
+/// Runs all steps; an error if any failed.
+pub(crate) fn run() -> anyhow::Result<()> {
+    let metadata = metadata::members()?;
+    let mut rows = Vec::new();
+    let mut failed = 0;
+    let begin = Instant::now();
+    for (name, check) in STEPS {
+        println!("\n==== {name}");
+        let start = Instant::now();
+        let (verdict, remark) = match check(&metadata) {
+            Ok(Done::Passed) => ("passed", String::new()),
+            Ok(Done::Skipped(what)) => ("SKIPPED", what),
+            Err(error) => {
+                failed += 1;
+                eprintln!("error: {error:#}");
+                (
+                    "FAILED",
+                    error.to_string().lines().next().unwrap_or_default().to_owned(),
+                )
+            }
+        };
+        let took = seconds(start.elapsed());
+        println!("==== {name}: {verdict} in {took} {remark}");
+        rows.push(vec![(*name).to_owned(), verdict.to_owned(), took, remark]);
+    }
+    rows.push(vec![
+        "all".to_owned(),
+        String::new(),
+        seconds(begin.elapsed()),
+        String::new(),
+    ]);
+    table::print(&["step", "verdict", "time", ""], &rows);
+    if failed > 0 {
+        bail!("{failed} of {} steps failed", STEPS.len());
+    }
+    Ok(())
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}
+
+/// A missing tool is said loudly. Only cargo-deny in CI is an error, where it can be installed from its source.
+fn missing(what: &str) -> anyhow::Result<Done> {
+    let message = format!("{} IS NOT INSTALLED", what.to_uppercase());
+    println!("!!!! {message}: THIS STEP CHECKS NOTHING");
+    Ok(Done::Skipped(message))
+}
+
+fn format(_: &Metadata) -> anyhow::Result<Done> {
+    if !has_subcommand("fmt") {
+        return missing("rustfmt");
+    }
+    process::run(&mut cargo(["fmt", "--all", "--check"]))?;
+    Ok(Done::Passed)
+}
+
+fn layer_edges(metadata: &Metadata) -> anyhow::Result<Done> {
+    let violations = layers::violations(metadata);
+    if !violations.is_empty() {
+        bail!("{}", violations.join("\n"));
+    }
+    Ok(Done::Passed)
+}
+
+fn tidy_repository(metadata: &Metadata) -> anyhow::Result<Done> {
+    tidy::check(metadata)?;
+    Ok(Done::Passed)
+}
+
+fn licences(_: &Metadata) -> anyhow::Result<Done> {
+    if !has_subcommand("deny") {
+        let skipped = missing("cargo-deny")?;
+        if std::env::var_os("CI").is_some() {
+            bail!("cargo-deny is not installed: `cargo install --locked cargo-deny`");
+        }
+        return Ok(skipped);
+    }
+    // Without `--offline` it asks the network for nothing that these checks need; with it, it wants every crate on disk.
+    process::run(&mut cargo(["fetch", "--locked"]))?;
+    process::run(&mut cargo([
+        "deny",
+        "--offline",
+        "--all-features",
+        "check",
+        "licenses",
+        "bans",
+        "sources",
+    ]))?;
+    Ok(Done::Passed)
+}
+
+fn clippy_workspace(_: &Metadata) -> anyhow::Result<Done> {
+    if !has_subcommand("clippy") {
+        return missing("clippy");
+    }
+    let mut clippy = cargo(["clippy", "--locked", "--workspace", "--all-features", "--all-targets"]);
+    process::run(clippy.args(["--", "--deny", "warnings"]))?;
+    Ok(Done::Passed)
+}
+
+fn clippy_each_feature(metadata: &Metadata) -> anyhow::Result<Done> {
+    if !has_subcommand("clippy") {
+        return missing("clippy");
+    }
+    with_each_feature(metadata, |package, feature| {
+        let mut clippy = cargo(["clippy", "--locked", "--all-targets", "--no-default-features"]);
+        process::run(clippy.args(["--package", package, "--features", feature, "--", "--deny", "warnings"]))
+    })
+}
+
+/// As a user builds it: without the features that tests and the rest of the workspace switch on in shared dependencies.
+fn check_each_feature(metadata: &Metadata) -> anyhow::Result<Done> {
+    with_each_feature(metadata, |package, feature| {
+        let mut check = cargo(["check", "--locked", "--no-default-features"]);
+        process::run(check.args(["--package", package, "--features", feature]))
+    })
+}
+
+/// Tries every set, and names those that failed.
+fn with_each_feature(metadata: &Metadata, check: impl Fn(&str, &str) -> anyhow::Result<()>) -> anyhow::Result<Done> {
+    let mut failed = Vec::new();
+    for package in metadata.packages.iter().filter(|package| package.is_published()) {
+        for feature in features::sets_alone(package) {
+            if let Err(error) = check(&package.name, &feature) {
+                eprintln!("error: {error:#}");
+                failed.push(format!("{} [{feature}]", package.name));
+            }
+        }
+    }
+    if !failed.is_empty() {
+        bail!("{}", failed.join(", "));
+    }
+    Ok(Done::Passed)
+}
+
+fn docs(_: &Metadata) -> anyhow::Result<Done> {
+    let mut doc = cargo(["doc", "--locked", "--workspace", "--all-features", "--no-deps"]);
+    process::run(doc.env("RUSTDOCFLAGS", "--deny warnings"))?;
+    Ok(Done::Passed)
+}
+
+fn tests(metadata: &Metadata) -> anyhow::Result<Done> {
+    let binary = e2e::build_binary(metadata)?;
+    let mut test = cargo(["test", "--locked", "--workspace", "--all-features", "--no-fail-fast"]);
+    process::run(test.env("IDEMP_BIN", binary))?;
+    Ok(Done::Passed)
+}
+
+fn services(_: &Metadata) -> anyhow::Result<Done> {
+    e2e::run_those_with_services()?;
+    Ok(Done::Passed)
+}

