@@ -183,3 +183,52 @@ impl Drop for Process {
 fn show(text: &str) {
     eprintln!("{text}");
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn a_finished_child_tells_all() {
+        let finished = Process::run("sh", &mut shell("echo out; echo err >&2; exit 3"), LIMIT);
+        assert_eq!(finished.status.code(), Some(3));
+        assert_eq!((finished.stdout.as_str(), finished.stderr.as_str()), ("out\n", "err\n"));
+    }
+
+    #[test]
+    #[should_panic(expected = "sh ended (exit status: 0) before: it is ready")]
+    fn waiting_for_a_child_that_has_ended_stops_at_once() {
+        Process::start("sh", &mut shell("exit 0")).wait_until("it is ready", LIMIT, |_| None::<()>);
+    }
+
+    #[test]
+    fn a_child_can_end_itself_on_sigterm() {
+        let mut child = Process::start(
+            "sh",
+            &mut shell("trap 'echo bye; exit 7' TERM; echo up; while :; do sleep 0.01; done"),
+        );
+        child.wait_until("it prints", LIMIT, |child| (child.stdout() == "up\n").then_some(()));
+        child.terminate();
+        let finished = child.finish(LIMIT);
+        assert_eq!(
+            (finished.status.code(), finished.stdout.as_str()),
+            (Some(7), "up\nbye\n")
+        );
+    }
+
+    #[test]
+    fn a_dropped_child_is_gone() {
+        let child = Process::start("sleep", Command::new("sleep").arg("600"));
+        let pid = Pid::from_child(&child.child);
+        drop(child);
+        assert!(rustix::process::test_kill_process(pid).is_err());
+    }
+}
