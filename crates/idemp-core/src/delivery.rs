@@ -1,0 +1,271 @@
+//! One event on its way to one sink: a machine that is told facts and says what to do next.
+
+use std::time::{Duration, SystemTime};
+
+use crate::{Cause, Detail, Next, Outcome, Reason, RetrySchedule, Verdict};
+
+/// What has happened to one event at one sink so far.
+#[derive(Clone, Debug, Default)]
+pub struct Delivery {
+    attempts: Vec<AttemptRecord>,
+    waited: Duration,
+    maybe_delivered: bool,
+}
+
+/// One attempt, as the dead letter keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttemptRecord {
+    /// 1 for the first.
+    pub number: u32,
+    /// Time of day at its start.
+    pub started: SystemTime,
+    /// How long it took.
+    pub elapsed: Duration,
+    /// Why it failed; `None` where it did not.
+    pub cause: Option<Cause>,
+    /// A word for the operator.
+    pub detail: Detail,
+}
+
+/// What to do after an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing more.
+    Delivered,
+    /// Try again after this long.
+    Wait(Duration),
+    /// Give the event up.
+    DeadLetter {
+        /// Why.
+        reason: Reason,
+        /// Before when a replay would be too early, if the peer said so.
+        not_before: Option<SystemTime>,
+    },
+}
+
+impl Delivery {
+    /// The attempts so far.
+    #[must_use]
+    pub fn attempts(&self) -> &[AttemptRecord] {
+        &self.attempts
+    }
+
+    /// Number of the next attempt: 1 for the first.
+    #[must_use]
+    pub fn next_number(&self) -> u32 {
+        self.attempts.last().map_or(1, |last| last.number.saturating_add(1))
+    }
+
+    /// How long the waits between attempts were, together.
+    #[must_use]
+    pub const fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    /// Whether the event may have arrived although no attempt said so. Once true it stays true.
+    #[must_use]
+    pub const fn maybe_delivered(&self) -> bool {
+        self.maybe_delivered
+    }
+
+    /// Takes in what an attempt found out, `verdict` being what it means, and says what follows.
+    ///
+    /// `started` and `now` are the times of day at the attempt's start and settlement, `elapsed` the time between
+    /// on the monotonic clock.
+    pub fn settle(
+        &mut self,
+        outcome: &Outcome,
+        verdict: Verdict,
+        schedule: &RetrySchedule,
+        started: SystemTime,
+        elapsed: Duration,
+        now: SystemTime,
+    ) -> Step {
+        let mut record = AttemptRecord {
+            number: self.next_number(),
+            started,
+            elapsed,
+            cause: None,
+            detail: Detail::default(),
+        };
+        let mut asked = None;
+        match outcome {
+            Outcome::Delivered { status } => {
+                record.cause = status.filter(|_| verdict != Verdict::Delivered).map(Cause::Status);
+            }
+            Outcome::Failed(failure) => {
+                record.cause = Some(failure.cause);
+                record.detail = failure.detail.clone();
+                asked = failure.retry_after.map(|retry_after| retry_after.delay(now));
+                self.maybe_delivered |= failure.maybe_delivered;
+            }
+        }
+        self.attempts.push(record);
+
+        let not_before = asked
+            .filter(|delay| !delay.is_zero())
+            .map(|delay| now.checked_add(delay).map_or_else(far, |at| at.min(far())));
+        let reason = match verdict {
+            Verdict::Delivered => return Step::Delivered,
+            Verdict::RejectsEvent => Reason::EventRejected,
+            Verdict::RejectsConfiguration => Reason::ConfigurationRejected,
+            Verdict::Retry => match schedule.next(self.attempts.len(), self.waited, asked) {
+                Next::Wait(wait) => {
+                    self.waited += wait;
+                    return Step::Wait(wait);
+                }
+                Next::Exhausted => Reason::RetriesExhausted,
+                Next::RetryAfterExceedsBudget => Reason::RetryAfterExceedsBudget,
+            },
+        };
+        Step::DeadLetter { reason, not_before }
+    }
+
+    /// Takes in that an attempt was given up before it settled: the event may have arrived.
+    pub fn abandon(&mut self, started: SystemTime, elapsed: Duration) {
+        self.maybe_delivered = true;
+        self.attempts.push(AttemptRecord {
+            number: self.next_number(),
+            started,
+            elapsed,
+            cause: Some(Cause::Transport(crate::Transport::Timeout)),
+            detail: Detail::new("given up before it settled"),
+        });
+    }
+}
+
+/// A time of day after every other that a record can hold: 9999-12-30T00:00:00Z.
+fn far() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(253_402_128_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Failure, RetryAfter, StatusPolicy, Transport};
+
+    const START: SystemTime = SystemTime::UNIX_EPOCH;
+
+    /// Runs a delivery against a peer that always answers the same; returns when attempts began, in seconds, and the end.
+    fn transcript(outcome: &Outcome) -> (Vec<u64>, Step, Delivery) {
+        let (policy, schedule) = (StatusPolicy::default(), RetrySchedule::default());
+        let (mut delivery, mut now, mut begun) = (Delivery::default(), START, Vec::new());
+        loop {
+            begun.push(now.duration_since(START).unwrap().as_secs());
+            let verdict = policy.classify(outcome);
+            match delivery.settle(outcome, verdict, &schedule, now, Duration::ZERO, now) {
+                Step::Wait(wait) => now += wait,
+                end => return (begun, end, delivery),
+            }
+        }
+    }
+
+    fn busy(seconds: u64) -> Outcome {
+        Failure::status(503)
+            .with_retry_after(RetryAfter::parse(seconds.to_string().as_bytes(), START))
+            .into()
+    }
+
+    fn dead(reason: Reason, not_before: Option<u64>) -> Step {
+        Step::DeadLetter {
+            reason,
+            not_before: not_before.map(|seconds| START + Duration::from_secs(seconds)),
+        }
+    }
+
+    #[test]
+    fn always_failing_is_tried_at_0_1_6_and_36_seconds() {
+        for outcome in [
+            Failure::status(500),
+            Failure::status(408),
+            Failure::transport(Transport::Dns),
+        ] {
+            let (begun, end, _) = transcript(&outcome.into());
+            assert_eq!(begun, [0, 1, 6, 36]);
+            assert_eq!(end, dead(Reason::RetriesExhausted, None));
+        }
+    }
+
+    #[test]
+    fn what_will_not_pass_is_tried_once() {
+        for (status, reason) in [
+            (400, Reason::EventRejected),
+            (404, Reason::ConfigurationRejected),
+            (410, Reason::ConfigurationRejected),
+            (302, Reason::ConfigurationRejected),
+        ] {
+            let (begun, end, delivery) = transcript(&Failure::status(status).into());
+            assert_eq!(
+                (begun.as_slice(), end),
+                ([0].as_slice(), dead(reason, None)),
+                "{status}"
+            );
+            assert!(!delivery.maybe_delivered());
+        }
+    }
+
+    #[test]
+    fn retry_after_is_honoured_within_the_budget() {
+        let (begun, end, _) = transcript(&busy(7));
+        assert_eq!(
+            (begun, end),
+            (vec![0, 7, 14, 36], dead(Reason::RetriesExhausted, Some(43)))
+        );
+        let (begun, end, _) = transcript(&busy(20));
+        assert_eq!(
+            (begun, end),
+            (vec![0, 20], dead(Reason::RetryAfterExceedsBudget, Some(40)))
+        );
+        let (begun, end, _) = transcript(&busy(40));
+        assert_eq!((begun, end), (vec![0], dead(Reason::RetryAfterExceedsBudget, Some(40))));
+    }
+
+    #[test]
+    fn retry_after_as_a_date_counts_from_the_settlement() {
+        let date = RetryAfter::parse(b"Thu, 01 Jan 1970 00:00:09 GMT", START);
+        let outcome: Outcome = Failure::status(429).with_retry_after(date).into();
+        assert_eq!(
+            transcript(&outcome).0,
+            [0, 9, 14, 36],
+            "9 s off at first, past from then on; the last wait is cut"
+        );
+    }
+
+    #[test]
+    fn an_absurd_retry_after_neither_panics_nor_loops() {
+        let absurd: Outcome = Failure::status(503)
+            .with_retry_after(RetryAfter::parse(b"99999999999999999999", START))
+            .into();
+        let (begun, end, _) = transcript(&absurd);
+        assert_eq!(begun, [0]);
+        assert_eq!(
+            end,
+            Step::DeadLetter {
+                reason: Reason::RetryAfterExceedsBudget,
+                not_before: Some(far())
+            }
+        );
+    }
+
+    #[test]
+    fn maybe_delivered_sticks() {
+        let (policy, schedule) = (StatusPolicy::default(), RetrySchedule::default());
+        let mut delivery = Delivery::default();
+        for (failure, after) in [
+            (Failure::transport(Transport::Connect), false),
+            (Failure::transport(Transport::Timeout), true),
+            (Failure::status(429), true),
+        ] {
+            let outcome = failure.into();
+            delivery.settle(
+                &outcome,
+                policy.classify(&outcome),
+                &schedule,
+                START,
+                Duration::ZERO,
+                START,
+            );
+            assert_eq!(delivery.maybe_delivered(), after);
+        }
+    }
+}
