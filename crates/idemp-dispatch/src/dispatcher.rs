@@ -1,0 +1,415 @@
+//! Takes events on, fans them out to the lanes, and keeps account of what is unsettled.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use idemp_core::{IdempotencyKey, Message, Refusal, SinkName};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::clock::{Clock, SystemClock};
+use crate::config::{ConfigError, LaneConfig, OnFull};
+use crate::lane::{Lane, Room};
+use crate::settlement::{Handle, Report, Settled, Settlement, until_settled};
+use crate::stats::Stats;
+
+/// Takes events and sees each of them to its end at every sink.
+///
+/// Cloning it shares it. It runs on the tokio runtime in which events are submitted. Dropping every clone leaves
+/// what was accepted on its way; [`shutdown`](Self::shutdown) is the orderly end. A crash loses what is still in
+/// memory.
+#[derive(Clone)]
+pub struct Dispatcher {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    lanes: Vec<Arc<Lane>>,
+    ledger: Mutex<Ledger>,
+    tasks: TaskTracker,
+    stopping: CancellationToken,
+    aborting: CancellationToken,
+}
+
+/// What is accepted and not settled.
+struct Ledger {
+    open: Open,
+    unsettled: HashMap<IdempotencyKey, Vec<Place>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Open {
+    Yes,
+    /// A letter could not be saved.
+    Refusing,
+    /// Shut down.
+    Closed,
+}
+
+/// One event in one lane.
+struct Place {
+    lane: usize,
+    body: Bytes,
+    settled: Settled,
+}
+
+/// Room in one lane, by its number. `None`: the lane is full and dead-letters.
+type Seat = (usize, Option<Room>);
+
+impl Dispatcher {
+    /// A dispatcher over these lanes.
+    ///
+    /// # Errors
+    /// If there is no lane, two have one name, or a field breaks its rule.
+    pub fn new(lanes: Vec<LaneConfig>) -> Result<Self, ConfigError> {
+        Self::with_clock(lanes, Arc::new(SystemClock))
+    }
+
+    /// The same with another time of day. The monotonic clock is tokio's.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_clock(lanes: Vec<LaneConfig>, clock: Arc<dyn Clock>) -> Result<Self, ConfigError> {
+        if lanes.is_empty() {
+            return Err(ConfigError::NoLane);
+        }
+        for (index, lane) in lanes.iter().enumerate() {
+            lane.check()?;
+            if lanes[..index].iter().any(|other| other.name == lane.name) {
+                return Err(ConfigError::NameTwice(lane.name.clone()));
+            }
+        }
+        let (stopping, aborting) = (CancellationToken::new(), CancellationToken::new());
+        let lane = |config| {
+            Arc::new(Lane::new(
+                config,
+                Arc::clone(&clock),
+                stopping.clone(),
+                aborting.clone(),
+            ))
+        };
+        let inner = Inner {
+            lanes: lanes.into_iter().map(lane).collect(),
+            ledger: Mutex::new(Ledger {
+                open: Open::Yes,
+                unsettled: HashMap::new(),
+            }),
+            tasks: TaskTracker::new(),
+            stopping,
+            aborting,
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Takes an event and waits until every sink has settled it.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    ///
+    /// # Cancel safety
+    /// Dropping the future before the event is accepted forgets it; after that it stops the waiting, not the event.
+    pub async fn dispatch(&self, message: Message) -> Result<Report, SubmitError> {
+        Ok(self.submit(message).await?.settled().await)
+    }
+
+    /// Takes an event, waiting for room in the lanes that ask for it, and returns once it is accepted.
+    ///
+    /// An event that is on its way already, with the same key and bytes, is joined rather than sent twice.
+    ///
+    /// # Errors
+    /// If a sink could never send it, another event is on its way under its key, or the dispatcher takes no more.
+    /// The event is in the error, and no lane has taken it.
+    ///
+    /// # Cancel safety
+    /// Dropping the future before the event is accepted forgets it. It is accepted at once in all lanes, at the end.
+    pub async fn submit(&self, message: Message) -> Result<Handle, SubmitError> {
+        let wanting = self.wanting(&message)?;
+        let mut seats = Vec::with_capacity(wanting.len());
+        for index in wanting {
+            let lane = &self.inner.lanes[index];
+            let room = match (lane.room(&message), lane.config.on_full) {
+                (Some(room), _) => Some(room),
+                (None, OnFull::DeadLetter) => None,
+                (None, OnFull::Wait) => tokio::select! {
+                    biased;
+                    () = self.inner.stopping.cancelled() => return Err(SubmitError::new(SubmitErrorKind::Closed, message)),
+                    room = lane.wait_for_room(&message) => room,
+                },
+            };
+            seats.push((index, room));
+        }
+        self.accept(message, seats)
+    }
+
+    /// As [`submit`](Self::submit), but never waits.
+    ///
+    /// # Errors
+    /// Also if a lane that would wait has no room.
+    pub fn try_submit(&self, message: Message) -> Result<Handle, SubmitError> {
+        let wanting = self.wanting(&message)?;
+        let mut seats = Vec::with_capacity(wanting.len());
+        for index in wanting {
+            let lane = &self.inner.lanes[index];
+            let room = lane.room(&message);
+            if room.is_none() && lane.config.on_full == OnFull::Wait {
+                return Err(SubmitError::new(SubmitErrorKind::Full(lane.name().clone()), message));
+            }
+            seats.push((index, room));
+        }
+        self.accept(message, seats)
+    }
+
+    /// The lanes that take the event. Most of what can be refused is refused here, before anything is waited for.
+    fn wanting(&self, message: &Message) -> Result<Vec<usize>, SubmitError> {
+        let error = |kind| SubmitError::new(kind, message.clone());
+        let mut wanting = Vec::with_capacity(self.inner.lanes.len());
+        for (index, lane) in self
+            .inner
+            .lanes
+            .iter()
+            .enumerate()
+            .filter(|(_, lane)| lane.takes(message))
+        {
+            let refused = |refusal| {
+                error(SubmitErrorKind::Refused {
+                    sink: lane.name().clone(),
+                    refusal,
+                })
+            };
+            lane.config.sink.check(message).map_err(refused)?;
+            wanting.push(index);
+        }
+        self.inner.lock().admits(message).map_err(error)?;
+        Ok(wanting)
+    }
+
+    /// Accepts the event in all lanes at once, or in none.
+    fn accept(&self, message: Message, seats: Vec<Seat>) -> Result<Handle, SubmitError> {
+        let mut ledger = self.inner.lock();
+        if let Err(kind) = ledger.admits(&message) {
+            return Err(SubmitError::new(kind, message));
+        }
+        let mut places = Vec::with_capacity(seats.len());
+        for (index, room) in seats {
+            let lane = &self.inner.lanes[index];
+            let settled = match ledger.on_its_way(message.key(), index) {
+                Some(settled) => settled,
+                None => {
+                    let (settle, settled) = watch::channel(None);
+                    let place = Place {
+                        lane: index,
+                        body: message.body().clone(),
+                        settled: settled.clone(),
+                    };
+                    ledger.unsettled.entry(message.key().clone()).or_default().push(place);
+                    lane.count_accepted();
+                    self.start(index, message.clone(), room, settle);
+                    settled
+                }
+            };
+            places.push((lane.name().clone(), settled));
+        }
+        Ok(Handle {
+            key: message.key().clone(),
+            places,
+        })
+    }
+
+    /// Must be called with the ledger locked, so that a shutdown sees the task or the event is refused.
+    fn start(&self, index: usize, message: Message, room: Option<Room>, settle: watch::Sender<Option<Settlement>>) {
+        let inner = Arc::clone(&self.inner);
+        let key = message.key().clone();
+        self.inner.tasks.spawn(async move {
+            let settlement = inner.lanes[index].deliver(message, room).await;
+            let mut ledger = inner.lock();
+            if matches!(settlement, Settlement::Unsaved { .. }) && ledger.open == Open::Yes {
+                ledger.open = Open::Refusing;
+            }
+            ledger.forget(&key, index);
+            drop(ledger);
+            settle.send_replace(Some(settlement));
+        });
+    }
+
+    /// Waits until what was accepted before the call is settled, and goes on working. Returns how many
+    /// (event, sink) pairs were not settled in time.
+    ///
+    /// # Cancel safety
+    /// Safe: dropping the future only stops the waiting.
+    pub async fn flush(&self, timeout: Duration) -> usize {
+        let deadline = Instant::now() + timeout;
+        let mut unsettled: Vec<Settled> = self
+            .inner
+            .lock()
+            .unsettled
+            .values()
+            .flatten()
+            .map(|place| place.settled.clone())
+            .collect();
+        let mut left = 0;
+        for settled in &mut unsettled {
+            if tokio::time::timeout_at(deadline, until_settled(settled)).await.is_err() {
+                left += 1;
+            }
+        }
+        left
+    }
+
+    /// Ends in order: nothing more is accepted; waits are cut short and their events dead-lettered with reason
+    /// `shutdown`; attempts in flight may end within `deadline`, then they are dead-lettered as maybe delivered;
+    /// the sinks are closed. Returns the final counts, in which nothing is unsettled.
+    ///
+    /// # Cancel safety
+    /// Once begun, the end goes on if the future is dropped, but attempts in flight get no deadline and sinks are not
+    /// closed. Calling it again waits for the same end.
+    pub async fn shutdown(&self, deadline: Duration) -> Stats {
+        self.inner.lock().open = Open::Closed;
+        self.inner.stopping.cancel();
+        self.inner.tasks.close();
+        if tokio::time::timeout(deadline, self.inner.tasks.wait()).await.is_err() {
+            self.inner.aborting.cancel();
+            self.inner.tasks.wait().await;
+        }
+        for lane in &self.inner.lanes {
+            lane.config.sink.close().await;
+        }
+        self.stats()
+    }
+
+    /// Takes new work again after a dead letter could not be saved, when the operator has mended the store.
+    pub fn accept_again(&self) {
+        let mut ledger = self.inner.lock();
+        if ledger.open == Open::Refusing {
+            ledger.open = Open::Yes;
+        }
+    }
+
+    /// Counts since the start.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats {
+            lanes: self.inner.lanes.iter().map(|lane| lane.stats()).collect(),
+        }
+    }
+}
+
+impl fmt::Debug for Dispatcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dispatcher").field("stats", &self.stats()).finish()
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ledger {
+    fn admits(&self, message: &Message) -> Result<(), SubmitErrorKind> {
+        match self.open {
+            Open::Yes => {}
+            Open::Refusing => return Err(SubmitErrorKind::DeadLettersFail),
+            Open::Closed => return Err(SubmitErrorKind::Closed),
+        }
+        match self.unsettled.get(message.key()) {
+            Some(places) if places.iter().any(|place| place.body != message.body()) => Err(SubmitErrorKind::Conflict),
+            _ => Ok(()),
+        }
+    }
+
+    fn on_its_way(&self, key: &IdempotencyKey, lane: usize) -> Option<Settled> {
+        let place = self.unsettled.get(key)?.iter().find(|place| place.lane == lane)?;
+        Some(place.settled.clone())
+    }
+
+    fn forget(&mut self, key: &IdempotencyKey, lane: usize) {
+        if let Some(places) = self.unsettled.get_mut(key) {
+            places.retain(|place| place.lane != lane);
+            if places.is_empty() {
+                self.unsettled.remove(key);
+            }
+        }
+    }
+}
+
+/// An event that was not accepted, with the event.
+#[derive(Debug)]
+pub struct SubmitError {
+    kind: SubmitErrorKind,
+    message: Box<Message>,
+}
+
+impl SubmitError {
+    fn new(kind: SubmitErrorKind, message: Message) -> Self {
+        Self {
+            kind,
+            message: Box::new(message),
+        }
+    }
+
+    /// Why it was not accepted.
+    #[must_use]
+    pub const fn kind(&self) -> &SubmitErrorKind {
+        &self.kind
+    }
+
+    /// The event, to be submitted again or kept elsewhere.
+    #[must_use]
+    pub fn into_message(self) -> Message {
+        *self.message
+    }
+}
+
+/// Why an event was not accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SubmitErrorKind {
+    /// A sink could never send it.
+    Refused {
+        /// Which sink.
+        sink: SinkName,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// Another event, with other bytes, is on its way under the same key.
+    Conflict,
+    /// This lane has no room.
+    Full(SinkName),
+    /// A dead letter could not be saved. See [`Dispatcher::accept_again`].
+    DeadLettersFail,
+    /// The dispatcher was shut down.
+    Closed,
+}
+
+impl fmt::Display for SubmitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = self.message.key();
+        match &self.kind {
+            SubmitErrorKind::Refused { sink, .. } => write!(f, "sink {sink} can never send event {key}"),
+            SubmitErrorKind::Conflict => write!(f, "another event is on its way under key {key}"),
+            SubmitErrorKind::Full(sink) => write!(f, "lane {sink} has no room for event {key}"),
+            SubmitErrorKind::DeadLettersFail => {
+                write!(
+                    f,
+                    "event {key} is not accepted: a dead letter before it could not be saved"
+                )
+            }
+            SubmitErrorKind::Closed => write!(f, "event {key} is not accepted: the dispatcher is shut down"),
+        }
+    }
+}
+
+impl std::error::Error for SubmitError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.kind {
+            SubmitErrorKind::Refused { refusal, .. } => Some(refusal),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! How an event ended at a sink, and the handle that waits for it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use idemp_core::{IdempotencyKey, Reason, SinkName};
+use idemp_dlq::{DeadLetter, StoreError};
+use tokio::sync::watch;
+
+/// How one event ended at one sink. Every accepted event gets one per sink.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Settlement {
+    /// The sink's other side has it.
+    Delivered {
+        /// How many attempts it took.
+        attempts: u32,
+    },
+    /// It lies in a dead-letter store.
+    DeadLettered {
+        /// Why.
+        reason: Reason,
+        /// How many attempts were made.
+        attempts: u32,
+    },
+    /// An at-most-once sink lost it, and counted that.
+    Dropped {
+        /// Why.
+        reason: Reason,
+    },
+    /// No store took it: here it is. The dispatcher takes no new work.
+    Unsaved {
+        /// The event, with all that is known of it.
+        letter: Arc<DeadLetter>,
+        /// What the last store said; `None` if there was no store left to ask in time.
+        error: Option<Arc<StoreError>>,
+    },
+}
+
+impl Settlement {
+    /// Whether the event was delivered.
+    #[must_use]
+    pub const fn is_delivered(&self) -> bool {
+        matches!(self, Self::Delivered { .. })
+    }
+}
+
+/// The settlements of one event, one per sink that took it.
+#[derive(Clone, Debug)]
+pub struct Report {
+    key: IdempotencyKey,
+    settlements: Vec<(SinkName, Settlement)>,
+}
+
+impl Report {
+    /// The event's key.
+    #[must_use]
+    pub const fn key(&self) -> &IdempotencyKey {
+        &self.key
+    }
+
+    /// Each sink with its settlement, in the order of the lanes.
+    #[must_use]
+    pub fn settlements(&self) -> &[(SinkName, Settlement)] {
+        &self.settlements
+    }
+
+    /// Whether every sink that took the event delivered it.
+    #[must_use]
+    pub fn all_delivered(&self) -> bool {
+        self.settlements.iter().all(|(_, settlement)| settlement.is_delivered())
+    }
+}
+
+pub(crate) type Settled = watch::Receiver<Option<Settlement>>;
+
+/// An accepted event. Dropping the handle stops the waiting, not the event.
+#[must_use = "the event is on its way; waiting for it, or dropping the handle, is up to you"]
+pub struct Handle {
+    pub(crate) key: IdempotencyKey,
+    pub(crate) places: Vec<(SinkName, Settled)>,
+}
+
+impl Handle {
+    /// The event's key.
+    #[must_use]
+    pub const fn key(&self) -> &IdempotencyKey {
+        &self.key
+    }
+
+    /// Waits until every sink has settled the event.
+    ///
+    /// # Cancel safety
+    /// Dropping the future stops the waiting, not the event.
+    ///
+    /// # Panics
+    /// If the runtime that delivers the event was shut down before the dispatcher was.
+    pub async fn settled(mut self) -> Report {
+        let mut settlements = Vec::with_capacity(self.places.len());
+        for (name, settled) in &mut self.places {
+            settlements.push((name.clone(), until_settled(settled).await));
+        }
+        Report {
+            key: self.key,
+            settlements,
+        }
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+pub(crate) async fn until_settled(settled: &mut Settled) -> Settlement {
+    #[expect(
+        clippy::panic,
+        reason = "only a runtime that was shut down under us drops a delivery"
+    )]
+    match settled
+        .wait_for(Option::is_some)
+        .await
+        .map(|settlement| settlement.clone())
+    {
+        Ok(Some(settlement)) => settlement,
+        Ok(None) | Err(_) => panic!("the runtime was shut down before the dispatcher"),
+    }
+}

@@ -1,0 +1,154 @@
+//! The orderly end: nothing accepted is without a terminal state.
+
+use idemp_core::Reason;
+use idemp_dispatch::{OnFull, SubmitErrorKind};
+use idemp_testkit::gate::Gate;
+use idemp_testkit::sink::{Reply, ScriptedSink};
+use proptest::prelude::*;
+use tokio::time::Instant;
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn events_in_back_off_are_dead_lettered_at_once() {
+    let sink = ScriptedSink::always(Reply::status(503));
+    let rig = Rig::new(&sink);
+    for message in messages(50) {
+        let _ = rig.dispatcher.submit(message).await.unwrap();
+    }
+    sink.called(50).await;
+    let start = Instant::now();
+    let stats = rig.dispatcher.shutdown(secs(5)).await;
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    assert_eq!((stats.lanes[0].dead_lettered, stats.lanes[0].unsettled()), (50, 0));
+    let letters = rig.letters().await;
+    assert!(
+        letters
+            .iter()
+            .all(|letter| letter.reason == Reason::Shutdown && letter.attempts.len() == 1)
+    );
+    assert!(sink.is_closed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_in_flight_may_end_within_the_deadline() {
+    let sink = ScriptedSink::always(Reply::delivered().delayed(secs(3)));
+    let rig = Rig::new(&sink);
+    let handle = rig.dispatcher.submit(message()).await.unwrap();
+    sink.called(1).await;
+    let stats = rig.dispatcher.shutdown(secs(5)).await;
+    assert_eq!((stats.lanes[0].delivered, stats.lanes[0].dead_lettered), (1, 0));
+    assert!(handle.settled().await.all_delivered());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_left_in_flight_is_dead_lettered_as_maybe_delivered() {
+    let sink = ScriptedSink::always(Reply::hang());
+    let rig = Rig::with(&sink, |lane| lane.attempt_timeout = secs(60));
+    let _handle = rig.dispatcher.submit(message()).await.unwrap();
+    sink.called(1).await;
+    let start = Instant::now();
+    rig.dispatcher.shutdown(secs(5)).await;
+    assert_eq!(start.elapsed(), secs(5));
+    let letter = rig.letter().await;
+    assert_eq!(
+        (letter.reason, letter.maybe_delivered, letter.attempts.len()),
+        (Reason::Shutdown, true, 1)
+    );
+    rig.assert_at_rest();
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_accepted_any_more_and_who_waits_for_room_is_told() {
+    let gate = Gate::shut();
+    let sink = ScriptedSink::always(Reply::delivered().behind(&gate));
+    let rig = Rig::with(&sink, |lane| lane.max_events = 1);
+    let messages = messages(3);
+    let _first = rig.dispatcher.submit(messages[0].clone()).await.unwrap();
+    let waiting = tokio::spawn({
+        let (dispatcher, message) = (rig.dispatcher.clone(), messages[1].clone());
+        async move { dispatcher.submit(message).await.map(|_| ()) }
+    });
+    gate.arrived(1).await;
+    tokio::task::yield_now().await;
+    rig.dispatcher.shutdown(secs(5)).await;
+    assert_eq!(waiting.await.unwrap().unwrap_err().kind(), &SubmitErrorKind::Closed);
+    assert_eq!(
+        rig.dispatcher.try_submit(messages[2].clone()).unwrap_err().kind(),
+        &SubmitErrorKind::Closed
+    );
+    rig.assert_at_rest();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_shutdown_waits_for_the_same_end() {
+    let sink = ScriptedSink::always(Reply::delivered().delayed(secs(2)));
+    let rig = Rig::new(&sink);
+    let _handle = rig.dispatcher.submit(message()).await.unwrap();
+    sink.called(1).await;
+    let (one, two) = tokio::join!(rig.dispatcher.shutdown(secs(5)), rig.dispatcher.shutdown(secs(5)));
+    assert_eq!(one, two);
+    assert_eq!(one.lanes[0].delivered, 1);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Whatever the sinks answer and whenever the end comes: accepted = delivered + dead-lettered + dropped + unsaved,
+    /// and the store holds exactly the dead-lettered ones.
+    #[test]
+    fn every_accepted_event_has_one_end(
+        replies in prop::collection::vec((0u8..6, 0u64..8_000), 1..40),
+        events in 1usize..40,
+        end_after in 0u64..80_000,
+        full in any::<bool>(),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async move {
+            let sink = ScriptedSink::with(move |call| {
+                let (what, delay) = replies[(call.index * 7 + call.number as usize) % replies.len()];
+                match what {
+                    0 => Reply::status(400),
+                    1 => Reply::status(503),
+                    2 => Reply::timeout(),
+                    3 => Reply::hang(),
+                    4 => Reply::panic(),
+                    _ => Reply::delivered(),
+                }
+                .delayed(Duration::from_millis(delay.min(4_000)))
+            });
+            let rig = Rig::with(&sink, |lane| {
+                lane.concurrency = 4;
+                lane.max_events = 10;
+                lane.on_full = if full { OnFull::DeadLetter } else { OnFull::Wait };
+            });
+            let submitting = tokio::spawn({
+                let dispatcher = rig.dispatcher.clone();
+                async move {
+                    let mut handles = Vec::new();
+                    for message in messages(events) {
+                        match dispatcher.submit(message).await {
+                            Ok(handle) => handles.push(handle),
+                            Err(error) => {
+                                assert_eq!(error.kind(), &SubmitErrorKind::Closed);
+                                break;
+                            }
+                        }
+                    }
+                    handles
+                }
+            });
+            tokio::time::sleep(Duration::from_millis(end_after)).await;
+            let stats = rig.dispatcher.shutdown(secs(5)).await.lanes.remove(0);
+            rig.assert_at_rest();
+            let handles = submitting.await.unwrap();
+            assert_eq!(stats.accepted as usize, handles.len());
+            assert_eq!(stats.dead_lettered as usize, rig.letters().await.len());
+            let mut delivered = 0;
+            for handle in handles {
+                delivered += u64::from(handle.settled().await.all_delivered());
+            }
+            assert_eq!(stats.delivered, delivered);
+        });
+    }
+}
