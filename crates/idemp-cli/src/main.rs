@@ -1,2 +1,48 @@
-//! Being written.
-fn main() {}
+//! The command `idemp`: sends events, receives them, looks after dead letters and replays them.
+//!
+//! Each command is a module with its arguments and a `run`. What they share: exit codes and one-line errors
+//! ([`exit`]), secrets ([`secret`]), times ([`times`]), input and output ([`io`]).
+
+mod args;
+mod canonicalize;
+mod classify;
+mod completions;
+mod exit;
+mod io;
+mod jsonl;
+mod key;
+mod log;
+mod secret;
+mod sign;
+mod times;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Cli, Command};
+use crate::exit::{Exit, Failure};
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return exit::usage_or_help(&error).into(),
+    };
+    log::start();
+    match run(cli.command) {
+        Ok(exit) => exit.into(),
+        Err(failure) => failure.report().into(),
+    }
+}
+
+fn run(command: Command) -> Result<Exit, Failure> {
+    match command {
+        Command::Canonicalize(args) => canonicalize::run(&args),
+        Command::Sign(args) => sign::run(&args),
+        Command::Verify(args) => verify::run(&args),
+        Command::Key(args) => key::run(&args),
+        Command::Classify(args) => classify::run(&args),
+        Command::Completions(args) => completions::run(&args),
+    }
+}

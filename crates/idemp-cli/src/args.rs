@@ -1,0 +1,34 @@
+//! The command line as a whole. Each command's own arguments stand in its module.
+
+use clap::{Parser, Subcommand};
+
+use crate::{canonicalize, classify, completions, key, sign, verify};
+
+const EXIT_CODES: &str = "Exit codes: 0 done, or the thing asked for is true; 1 a failed check, an invalid line, an error \
+at run time, an event saved nowhere; 2 wrong usage or configuration; 3 finished, but some events were dead-lettered or \
+skipped; 130 interrupted with everything accounted for.\n\nLogs go to standard error; IDEMP_LOG sets what is logged \
+(default: warn).";
+
+/// Gets events out once and for all: send, receive, dead-letter, replay.
+#[derive(Debug, Parser)]
+#[command(name = "idemp", version, after_help = EXIT_CODES, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Turn JSON text into canonical bytes, with nothing added
+    Canonicalize(canonicalize::Args),
+    /// Print the X-Signature-256 of some bytes
+    Sign(sign::Args),
+    /// Check an X-Signature-256: exit 0 good, 1 bad
+    Verify(verify::Args),
+    /// Make an idempotency key, or take one apart
+    Key(key::Args),
+    /// Say what an HTTP status means and what follows from it
+    Classify(classify::Args),
+    /// Print the completions for a shell
+    Completions(completions::Args),
+}

@@ -1,0 +1,113 @@
+//! Exit codes and errors of one line.
+
+use std::error::Error;
+use std::fmt::Display;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// How a command ended. Scripts rely on the numbers (docs/cli.md).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// All delivered, or the thing asked for is true.
+    Done = 0,
+    /// A failed check, an invalid line, an error at run time, an event saved nowhere.
+    Failed = 1,
+    /// Wrong usage or configuration, also a store or an output file that cannot be opened at the start.
+    Usage = 2,
+    /// Finished, but some events were dead-lettered, or entries skipped.
+    Partial = 3,
+    /// Interrupted, with everything accounted for.
+    Interrupted = 130,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Why a command could not do what it was asked: one line for a person, and the exit code.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    exit: Exit,
+    text: String,
+}
+
+impl Failure {
+    /// Wrong usage or configuration. Says what is wrong and where.
+    pub(crate) fn usage(what: impl Display) -> Self {
+        Self {
+            exit: Exit::Usage,
+            text: what.to_string(),
+        }
+    }
+
+    /// A failed check or an error at run time. Says what is wrong and where.
+    pub(crate) fn failed(what: impl Display) -> Self {
+        Self {
+            exit: Exit::Failed,
+            text: what.to_string(),
+        }
+    }
+
+    /// Adds the error behind it, with what is behind that.
+    pub(crate) fn because(mut self, error: &dyn Error) -> Self {
+        let mut next = Some(error);
+        while let Some(error) = next {
+            self.text.push_str(": ");
+            self.text.push_str(&error.to_string());
+            next = error.source();
+        }
+        self
+    }
+
+    /// Prints it to standard error and gives the exit code.
+    pub(crate) fn report(&self) -> Exit {
+        complain(format_args!("error: {}", self.text));
+        self.exit
+    }
+}
+
+/// Prints one line to standard error, with the program's name in front.
+pub(crate) fn complain(what: impl Display) {
+    // A file name may have a line end in it; the line stays one line.
+    let line = what.to_string().replace(char::is_control, " ");
+    // There is nowhere left to report to if standard error is closed.
+    let _ = writeln!(std::io::stderr().lock(), "idemp: {line}");
+}
+
+/// What clap has to say: help and version to standard output, wrong usage to standard error.
+pub(crate) fn usage_or_help(error: &clap::Error) -> Exit {
+    let _ = error.print();
+    if error.use_stderr() { Exit::Usage } else { Exit::Done }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn the_source_chain_is_joined() {
+        let inner = io::Error::other("disk on fire");
+        let outer = io::Error::other(SmallError(inner));
+        let failure = Failure::failed("cannot write to out.jsonl").because(&outer);
+        assert_eq!(failure.text, "cannot write to out.jsonl: small: disk on fire");
+    }
+
+    #[derive(Debug)]
+    struct SmallError(io::Error);
+
+    impl Display for SmallError {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("small")
+        }
+    }
+
+    impl Error for SmallError {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            Some(&self.0)
+        }
+    }
+}

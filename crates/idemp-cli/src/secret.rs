@@ -1,0 +1,138 @@
+//! Secrets from the environment or from files, never from the command line.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use idemp_core::{Secret, Secrets};
+use zeroize::Zeroizing;
+
+use crate::exit::Failure;
+
+/// The one secret that signs.
+#[derive(Clone, Debug, clap::Args)]
+#[group(id = "secret", required = true, multiple = false)]
+pub(crate) struct SigningSecret {
+    /// The environment variable that holds the secret
+    #[arg(long, value_name = "NAME")]
+    secret_env: Option<OsString>,
+
+    /// The file that holds the secret; one line end at its end is not part of it
+    #[arg(long, value_name = "PATH")]
+    secret_file: Option<PathBuf>,
+}
+
+impl SigningSecret {
+    /// Reads the secret.
+    ///
+    /// # Errors
+    /// If it is missing or empty. The error names the variable or file, never the value.
+    pub(crate) fn load(&self) -> Result<Secret, Failure> {
+        match (&self.secret_env, &self.secret_file) {
+            (Some(name), _) => from_env(name),
+            (None, Some(path)) => from_file(path),
+            (None, None) => Err(Failure::usage("no secret: give --secret-env or --secret-file")),
+        }
+    }
+}
+
+/// The secrets that are accepted: while one is being replaced there are two.
+#[derive(Clone, Debug, clap::Args)]
+#[group(id = "secrets", required = true, multiple = true)]
+pub(crate) struct AcceptedSecrets {
+    /// An environment variable that holds a secret; may be repeated, any of them may have signed
+    #[arg(long, value_name = "NAME")]
+    secret_env: Vec<OsString>,
+
+    /// A file that holds a secret, one line end at its end not counted; may be repeated
+    #[arg(long, value_name = "PATH")]
+    secret_file: Vec<PathBuf>,
+}
+
+impl AcceptedSecrets {
+    /// Reads the secrets.
+    ///
+    /// # Errors
+    /// If one is missing or empty. The error names the variable or file, never the value.
+    pub(crate) fn load(&self) -> Result<Secrets, Failure> {
+        let from_env = self.secret_env.iter().map(from_env);
+        let from_file = self.secret_file.iter().map(|path| from_file(path));
+        let secrets = from_env.chain(from_file).collect::<Result<_, _>>()?;
+        Secrets::new(secrets).map_err(|error| Failure::usage("no secret").because(&error))
+    }
+}
+
+fn from_env(name: &OsString) -> Result<Secret, Failure> {
+    // What is no name may be the secret itself, given by mistake: it must not be printed.
+    let name = name
+        .to_str()
+        .filter(|name| is_variable_name(name))
+        .ok_or_else(|| Failure::usage("--secret-env takes the name of an environment variable, not the secret"))?;
+    let value =
+        env::var_os(name).ok_or_else(|| Failure::usage(format_args!("no secret: variable {name} is not set")))?;
+    Secret::labelled(name, value.into_vec())
+        .map_err(|_empty| Failure::usage(format_args!("no secret: variable {name} is empty")))
+}
+
+fn is_variable_name(name: &str) -> bool {
+    let starts_well = name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
+    starts_well && !name.starts_with("whsec_") && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+fn from_file(path: &Path) -> Result<Secret, Failure> {
+    let shown = path.display();
+    let mut bytes = fs::read(path)
+        .map(Zeroizing::new)
+        .map_err(|error| Failure::usage(format_args!("cannot read secret file {shown}")).because(&error))?;
+    strip_line_end(&mut bytes);
+    // The copy is exact, so that nothing is left behind in memory that was given back.
+    Secret::labelled(shown.to_string(), bytes.as_slice())
+        .map_err(|_empty| Failure::usage(format_args!("no secret: file {shown} is empty")))
+}
+
+/// Takes off one `\n` or `\r\n`.
+fn strip_line_end(bytes: &mut Vec<u8>) {
+    for end in [b'\n', b'\r'] {
+        match bytes.pop() {
+            Some(last) if last == end => {}
+            Some(last) => return bytes.push(last),
+            None => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_end_is_stripped() {
+        let cases: [(&[u8], &[u8]); 8] = [
+            (b"s", b"s"),
+            (b"s\n", b"s"),
+            (b"s\r\n", b"s"),
+            (b"s\n\n", b"s\n"),
+            (b"s\r", b"s\r"),
+            (b" s ", b" s "),
+            (b"\n", b""),
+            (b"", b""),
+        ];
+        for (file, secret) in cases {
+            let mut bytes = file.to_vec();
+            strip_line_end(&mut bytes);
+            assert_eq!(bytes, secret, "{file:?}");
+        }
+    }
+
+    #[test]
+    fn what_looks_like_a_secret_is_no_name() {
+        for name in ["IDEMP_SECRET", "_x", "a1"] {
+            assert!(is_variable_name(name), "{name}");
+        }
+        for name in ["", "1a", "a b", "a=b", "c2VjcmV0+/", "whsec_C2FVsBQIhrsc", "é"] {
+            assert!(!is_variable_name(name), "{name}");
+        }
+    }
+}
