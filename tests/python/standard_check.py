@@ -64,6 +64,7 @@ def refused_requests(webhook: Webhook, key: str, body: str) -> dict[str, tuple[s
     stranger = Webhook(base64.b64encode(b"another secret of twenty-nine").decode())
     return {
         "tampered body": (body.replace("1", "2"), good),
+        "another key beside the id": (body, {**good, "Idempotency-Key": key + "0"}),
         "other id": (body, {**good, "webhook-id": key + "0"}),
         "other timestamp": (body, {**good, "webhook-timestamp": str(int(now().timestamp()) - 1)}),
         "old": (body, signed(webhook, key, now() - ten_minutes, body)),

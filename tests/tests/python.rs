@@ -120,6 +120,7 @@ fn idemp_verifies_what_the_standard_webhooks_library_signs() {
         answers,
         json!({
             "tampered body: 401": 1,
+            "another key beside the id: 401": 1,
             "other id: 401": 1,
             "other timestamp: 401": 1,
             "old: 401": 1,
