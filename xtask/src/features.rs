@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::metadata::Package;
 
+/// Features that only name others; no code asks for them.
+const NAMES_FOR_OTHERS: &[&str] = &["default", "full"];
+
 /// No feature, then each feature by itself. Left out: a feature that switches on what another set has already, and one
 /// that switches on everything, since all features together are checked with the whole workspace.
 pub(crate) fn sets_alone(package: &Package) -> Vec<String> {
@@ -17,7 +20,7 @@ pub(crate) fn sets_alone(package: &Package) -> Vec<String> {
     sets
 }
 
-/// The features of this crate that `roots` switch on, `default` aside, which only names others.
+/// The features of this crate that `roots` switch on.
 fn closure<'a>(
     features: &'a BTreeMap<String, Vec<String>>,
     roots: impl IntoIterator<Item = &'a String>,
@@ -32,7 +35,7 @@ fn closure<'a>(
             open.extend(switched_on.iter().map(String::as_str));
         }
     }
-    on.remove("default");
+    on.retain(|feature| !NAMES_FOR_OTHERS.contains(feature));
     on
 }
 
@@ -74,6 +77,10 @@ mod tests {
         check(
             json!({"default": ["a", "b"], "a": [], "b": ["dep:b"], "c": ["b"], "full": ["a", "c"]}),
             &["", "a", "b", "c", "default"],
+        );
+        check(
+            json!({"default": ["a", "b"], "a": [], "b": [], "full": ["a", "b"]}),
+            &["", "a", "b"],
         );
     }
 }
