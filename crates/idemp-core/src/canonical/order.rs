@@ -1,0 +1,185 @@
+//! The order of keys, and the last pass that brings objects into it.
+//!
+//! Keys are compared as they stand in the output, in ASCII with escapes, so that nothing has to be kept or decoded.
+
+use std::cmp::Ordering;
+use std::ops::Range;
+
+use super::string;
+
+/// A key in the output, with its quotes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Key {
+    pub(super) start: usize,
+    pub(super) end: usize,
+    /// Whether there is a backslash in it.
+    pub(super) escaped: bool,
+    /// Its [`prefix`], which counts only if nothing is escaped.
+    pub(super) prefix: u64,
+}
+
+/// A key with its value, as one piece of the output.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) key: Key,
+    pub(super) end: usize,
+}
+
+/// An object whose keys stand in the output in another order than they should, or twice.
+#[derive(Debug)]
+pub(super) struct Unsorted {
+    /// Where it stands in the output, with its braces.
+    pub(super) place: Range<usize>,
+    /// Its entries in their right order, in the list of all such entries.
+    pub(super) entries: Range<usize>,
+    /// How many unsorted objects lie within it.
+    pub(super) within: usize,
+}
+
+/// Compares two keys of `out` by code point.
+pub(super) fn compare(out: &[u8], left: &Key, right: &Key) -> Ordering {
+    let escaped = left.escaped | right.escaped;
+    if !escaped && left.prefix != right.prefix {
+        return left.prefix.cmp(&right.prefix);
+    }
+    let [left, right] = [left, right].map(|key| &out[key.start + 1..key.end - 1]);
+    if escaped {
+        code_points(left).cmp(code_points(right))
+    } else {
+        left.cmp(right)
+    }
+}
+
+/// The first eight bytes of a key, so that most keys are told apart by one comparison of numbers.
+pub(super) fn prefix(text: &[u8]) -> u64 {
+    string::start_of(text).swap_bytes()
+}
+
+/// Sorts the entries of one object by key and keeps the last of equal keys, from `first` to the end of `entries`.
+pub(super) fn sort(out: &[u8], entries: &mut Vec<Entry>, first: usize) {
+    let object = &mut entries[first..];
+    object.sort_unstable_by(|a, b| compare(out, &a.key, &b.key).then(a.key.start.cmp(&b.key.start)));
+
+    let mut kept = 0;
+    for at in 0..object.len() {
+        let replaced = object
+            .get(at + 1)
+            .is_some_and(|next| compare(out, &object[at].key, &next.key).is_eq());
+        if !replaced {
+            object[kept] = object[at];
+            kept += 1;
+        }
+    }
+    entries.truncate(first + kept);
+}
+
+/// Gives the draft to `put`, piece by piece, with all objects sorted.
+///
+/// `unsorted` must be ordered by where the objects start. Every byte is given at most once, whatever the nesting, and there
+/// is no recursion.
+pub(super) fn emit<'d>(draft: &'d [u8], unsorted: &[Unsorted], entries: &[Entry], mut put: impl FnMut(&'d [u8])) {
+    let mut stack = vec![Level::Text {
+        place: 0..draft.len(),
+        unsorted: 0..unsorted.len(),
+    }];
+    while let Some(level) = stack.last_mut() {
+        match level {
+            Level::Text {
+                place,
+                unsorted: within,
+            } => {
+                if within.start < within.end {
+                    let object = &unsorted[within.start];
+                    put(&draft[place.start..=object.place.start]);
+                    // Its closing brace comes with what follows it.
+                    place.start = object.place.end - 1;
+                    let first = within.start + 1;
+                    let end = first + object.within;
+                    within.start = end;
+                    stack.push(Level::Object {
+                        entries: object.entries.clone(),
+                        unsorted: first..end,
+                        begun: false,
+                    });
+                } else {
+                    put(&draft[place.clone()]);
+                    stack.pop();
+                }
+            }
+            Level::Object {
+                entries: left,
+                unsorted: within,
+                begun,
+            } => {
+                let Some(entry) = left.next().map(|index| entries[index]) else {
+                    stack.pop();
+                    continue;
+                };
+                if *begun {
+                    put(b", ");
+                }
+                *begun = true;
+                let objects = &unsorted[within.clone()];
+                let before = objects.partition_point(|object| object.place.start < entry.key.start);
+                let inside = objects[before..].partition_point(|object| object.place.start < entry.end);
+                let first = within.start + before;
+                stack.push(Level::Text {
+                    place: entry.key.start..entry.end,
+                    unsorted: first..first + inside,
+                });
+            }
+        }
+    }
+}
+
+/// What [`emit`] is in the middle of.
+enum Level {
+    /// A part of the draft that is to be given as it is, apart from the unsorted objects in it.
+    Text {
+        place: Range<usize>,
+        unsorted: Range<usize>,
+    },
+    /// The entries of an unsorted object that are still to be given, and the unsorted objects within it.
+    Object {
+        entries: Range<usize>,
+        unsorted: Range<usize>,
+        begun: bool,
+    },
+}
+
+/// Code points of the inside of a string that was written by [`string::write`](super::string::write).
+fn code_points(text: &[u8]) -> impl Iterator<Item = u32> {
+    let mut rest = text.iter();
+    std::iter::from_fn(move || {
+        let unit = code_unit(&mut rest)?;
+        if !(0xd800..0xdc00).contains(&unit) {
+            return Some(unit);
+        }
+        // A surrogate always comes with its other half.
+        let low = code_unit(&mut rest)?;
+        Some(0x1_0000 + ((unit & 0x3ff) << 10) + (low & 0x3ff))
+    })
+}
+
+fn code_unit(rest: &mut std::slice::Iter<'_, u8>) -> Option<u32> {
+    let byte = *rest.next()?;
+    if byte != b'\\' {
+        return Some(byte.into());
+    }
+    Some(match *rest.next()? {
+        b'b' => 0x08,
+        b'f' => 0x0c,
+        b'n' => 0x0a,
+        b'r' => 0x0d,
+        b't' => 0x09,
+        b'u' => rest.by_ref().take(4).fold(0, |unit, &digit| {
+            let value = if digit.is_ascii_digit() {
+                digit - b'0'
+            } else {
+                digit - b'a' + 10
+            };
+            unit << 4 | u32::from(value)
+        }),
+        same => same.into(),
+    })
+}
