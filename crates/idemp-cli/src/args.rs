@@ -2,7 +2,9 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{canonicalize, classify, completions, key, sign, verify};
+#[cfg(all(feature = "webhook", feature = "sqlite"))]
+use crate::demo;
+use crate::{canonicalize, classify, completions, dlq, key, receive, replay, send, sign, verify};
 
 const EXIT_CODES: &str = "Exit codes: 0 done, or the thing asked for is true; 1 a failed check, an invalid line, an error \
 at run time, an event saved nowhere; 2 wrong usage or configuration; 3 finished, but some events were dead-lettered or \
@@ -19,6 +21,17 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Watch real events go through every kind of trouble, and arrive once: about half a minute
+    #[cfg(all(feature = "webhook", feature = "sqlite"))]
+    Demo(demo::Args),
+    /// Send events from JSON Lines to a webhook; what does not get there becomes a dead letter
+    Send(send::Args),
+    /// Serve a webhook and write each event once
+    Receive(receive::Args),
+    /// Look at dead letters, count them, delete them
+    Dlq(dlq::Args),
+    /// Send dead letters once more, under their original keys
+    Replay(replay::Args),
     /// Turn JSON text into canonical bytes, with nothing added
     Canonicalize(canonicalize::Args),
     /// Print the X-Signature-256 of some bytes

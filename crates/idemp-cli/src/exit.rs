@@ -70,10 +70,15 @@ impl Failure {
 
 /// Prints one line to standard error, with the program's name in front.
 pub(crate) fn complain(what: impl Display) {
+    say(format_args!("idemp: {what}"));
+}
+
+/// Prints one line to standard error as it is.
+pub(crate) fn say(what: impl Display) {
     // A file name may have a line end in it; the line stays one line.
     let line = what.to_string().replace(char::is_control, " ");
     // There is nowhere left to report to if standard error is closed.
-    let _ = writeln!(std::io::stderr().lock(), "idemp: {line}");
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
 /// What clap has to say: help and version to standard output, wrong usage to standard error.

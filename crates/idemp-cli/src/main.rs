@@ -7,13 +7,24 @@ mod args;
 mod canonicalize;
 mod classify;
 mod completions;
+#[cfg(all(feature = "webhook", feature = "sqlite"))]
+mod demo;
+mod dlq;
 mod exit;
+mod filter;
 mod io;
 mod jsonl;
 mod key;
 mod log;
+mod progress;
+mod receive;
+mod replay;
 mod secret;
+mod send;
 mod sign;
+mod signals;
+mod store;
+mod target;
 mod times;
 mod verify;
 
@@ -38,6 +49,12 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<Exit, Failure> {
     match command {
+        #[cfg(all(feature = "webhook", feature = "sqlite"))]
+        Command::Demo(args) => demo::run(&args),
+        Command::Send(args) => send::run(&args),
+        Command::Receive(args) => receive::run(&args),
+        Command::Dlq(args) => dlq::run(&args),
+        Command::Replay(args) => replay::run(&args),
         Command::Canonicalize(args) => canonicalize::run(&args),
         Command::Sign(args) => sign::run(&args),
         Command::Verify(args) => verify::run(&args),
@@ -45,4 +62,9 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Classify(args) => classify::run(&args),
         Command::Completions(args) => completions::run(&args),
     }
+}
+
+/// The runtime of a command that waits for something.
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Runtime::new().map_err(|error| Failure::failed("cannot start the runtime").because(&error))
 }

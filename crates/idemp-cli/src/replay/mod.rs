@@ -1,0 +1,265 @@
+//! `idemp replay`: sends dead letters once more, under the original key and with the original bytes.
+
+mod totals;
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime};
+
+use idemp_core::{SinkName, StatusPolicy};
+use idemp_dlq::{Fate, Filter, Letterhead, Progress as Step, Refused, ReplayOptions, Replayer, Target};
+use tokio_util::sync::CancellationToken;
+
+use crate::dlq::{LetterJson, Readable, each_letterhead, heading, line, store_failed};
+use crate::exit::{Exit, Failure};
+use crate::filter::FilterArgs;
+use crate::io::{print_bytes, print_json, print_line};
+use crate::progress::Progress;
+use crate::store::{DlqArg, Letters};
+use crate::target::{TargetArgs, TargetSink};
+use crate::times::rfc3339;
+use crate::{runtime, signals, times};
+use totals::Totals;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    target: TargetArgs,
+
+    #[command(flatten)]
+    dlq: DlqArg,
+
+    /// Print what would be replayed, in its order, and send nothing
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Attempts a second at most
+    #[arg(long, value_name = "N", default_value_t = 10.0)]
+    rate: f64,
+
+    /// Replay so many entries at most
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
+
+    /// How long the receiver remembers a key: what may have been delivered longer ago is refused
+    #[arg(long, value_name = "D", default_value = "24h", value_parser = times::duration)]
+    receiver_ttl: Duration,
+
+    /// Replay also what the receiver asked not to get yet, and what it may have got and forgotten
+    #[arg(long)]
+    force: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    filter: FilterArgs,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
+    let target = args.target.open()?;
+    let defaults = ReplayOptions::default();
+    let replayer = Replayer::new(ReplayOptions {
+        rate_per_second: args.rate,
+        lease: defaults
+            .lease
+            .max(target.attempt_timeout.saturating_add(Duration::from_secs(2))),
+        attempt_timeout: target.attempt_timeout,
+        receiver_ttl: args.receiver_ttl,
+        force: args.force,
+        ..defaults
+    });
+    let replayer = replayer.map_err(|error| Failure::usage("configuration").because(&error))?;
+    let letters = args.dlq.open_existing()?;
+    runtime()?.block_on(async {
+        let stop = signals::watch()?;
+        let result = with_letters(args, target, &replayer, &letters, &stop).await;
+        letters.close().await;
+        result
+    })
+}
+
+async fn with_letters(
+    args: &Args,
+    target: TargetSink,
+    replayer: &Replayer,
+    letters: &Letters,
+    stop: &CancellationToken,
+) -> Result<Exit, Failure> {
+    let filter = Filter {
+        limit: args.limit,
+        ..args.filter.resolve()
+    };
+    let sinks = sinks(letters, &filter).await?;
+    if sinks.len() > 1 && !args.filter.names_sink() {
+        let names: Vec<_> = sinks.iter().map(SinkName::as_str).collect();
+        let names = names.join(", ");
+        return Err(Failure::usage(format_args!(
+            "the selection is over several sinks ({names}): add --sink"
+        )));
+    }
+    if args.dry_run {
+        return dry_run(args, letters, filter).await;
+    }
+    let target = Target {
+        sink: target.sink,
+        policy: StatusPolicy::default(),
+    };
+    replay(args, &sinks, &target, replayer, letters, filter, stop).await
+}
+
+/// The sinks of the selection.
+async fn sinks(letters: &Letters, filter: &Filter) -> Result<BTreeSet<SinkName>, Failure> {
+    let mut sinks = BTreeSet::new();
+    for store in letters.all() {
+        let stats = store.stats(filter).await.map_err(|error| store_failed(&error))?;
+        sinks.extend(stats.by_sink.into_keys());
+    }
+    Ok(sinks)
+}
+
+async fn dry_run(args: &Args, letters: &Letters, mut filter: Filter) -> Result<Exit, Failure> {
+    let now = SystemTime::now();
+    let mut exit = Exit::Done;
+    if !args.json {
+        print_bytes(heading().as_bytes())?;
+    }
+    for store in letters.all() {
+        let mut listed = 0;
+        let readable = each_letterhead(store, &filter, |head| {
+            listed += 1;
+            let refused = if args.force {
+                None
+            } else {
+                refusal(head, args.receiver_ttl, now)
+            };
+            if args.json {
+                let mut json = LetterJson::new(head);
+                json.refused = refused;
+                return print_json(&json);
+            }
+            let mut line = line(head);
+            if let Some(refused) = refused {
+                line.truncate(line.trim_end().len());
+                line.push_str(&format!("  refused: {refused}\n"));
+            }
+            print_bytes(line.as_bytes())
+        });
+        if readable.await? == Readable::NotAll {
+            exit = Exit::Failed;
+        }
+        filter.limit = filter.limit.map(|limit| limit.saturating_sub(listed));
+    }
+    Ok(exit)
+}
+
+/// Why the entry would be refused now.
+fn refusal(head: &Letterhead, receiver_ttl: Duration, now: SystemTime) -> Option<&'static str> {
+    if head.not_before.is_some_and(|not_before| not_before > now) {
+        return Some("not_before");
+    }
+    let since = head.maybe_delivered_since()?;
+    (now.duration_since(since).unwrap_or_default() >= receiver_ttl).then_some("receiver_ttl")
+}
+
+async fn replay(
+    args: &Args,
+    sinks: &BTreeSet<SinkName>,
+    target: &Target,
+    replayer: &Replayer,
+    letters: &Letters,
+    mut filter: Filter,
+    stop: &CancellationToken,
+) -> Result<Exit, Failure> {
+    let targets = |name: &SinkName| sinks.contains(name).then(|| target.clone());
+    let mut totals = Totals {
+        dlq: letters.name.clone(),
+        ..Totals::default()
+    };
+    let mut failure = None;
+    for store in letters.all() {
+        if totals.stopped.is_some() || failure.is_some() {
+            totals.left += store.stats(&filter).await.map_err(|error| store_failed(&error))?.depth;
+            continue;
+        }
+        let mut progress = None;
+        let mut observe = |step: Step<'_>| observe(&mut progress, step);
+        let result = replayer.run(store, &filter, &targets, &mut observe, stop).await;
+        if let Some(progress) = progress {
+            progress.end();
+        }
+        let selected = match result {
+            Ok(summary) => totals.add(&summary),
+            Err(error) => {
+                failure = Some(Failure::failed("replay").because(&error));
+                totals.add(error.summary())
+            }
+        };
+        filter.limit = filter.limit.map(|limit| limit.saturating_sub(selected));
+    }
+    if args.json {
+        print_json(&totals)?;
+    } else {
+        print_line(totals.human())?;
+    }
+    match failure {
+        Some(failure) => Err(failure),
+        None => Ok(totals.exit()),
+    }
+}
+
+/// Tells what is not as it should be, and moves the bar.
+fn observe(progress: &mut Option<Progress>, step: Step<'_>) {
+    if let Step::Selected { entries } = step {
+        *progress = Some(Progress::over_entries(entries));
+        return;
+    }
+    let Some(progress) = progress else { return };
+    match step {
+        Step::Settled { id, name, fate } => {
+            progress.advance(1, String::new);
+            if let Some(trouble) = trouble(fate) {
+                let name = name.map_or_else(|| format!("entry {id}"), |(_, key)| key.to_string());
+                progress.say(format_args!("{name}: {trouble}"));
+            }
+        }
+        Step::Waiting { entries, until } => {
+            let until = rfc3339(until);
+            progress.say(format_args!(
+                "idemp: {entries} entries are held by another replay: waiting, until {until} first"
+            ));
+        }
+        _ => {}
+    }
+}
+
+fn trouble(fate: &Fate) -> Option<String> {
+    Some(match fate {
+        Fate::Replayed => return None,
+        Fate::Unmarked => "delivered, but not marked: the next replay sends it again".to_owned(),
+        Fate::Failed { verdict, cause } => {
+            let cause = crate::dlq::cause(*cause);
+            format!("not delivered: {cause} ({})", verdict.code())
+        }
+        Fate::Refused(Refused::NotBefore(at)) => {
+            format!(
+                "refused: the receiver asked not to get it before {}; --force overrides",
+                rfc3339(*at)
+            )
+        }
+        Fate::Refused(Refused::ReceiverForgot { since }) => {
+            let since = rfc3339(*since);
+            format!(
+                "refused: it may have been delivered at {since} and be forgotten by the receiver; --force overrides"
+            )
+        }
+        Fate::Refused(Refused::Unsendable(refusal)) => format!("refused: {refusal}"),
+        Fate::Refused(_) => "refused".to_owned(),
+        Fate::Held => "skipped: another replay holds it".to_owned(),
+        Fate::Gone => "gone: replayed or purged meanwhile".to_owned(),
+        Fate::NoTarget => "skipped: its sink is not the one of this replay".to_owned(),
+        Fate::Unreadable(Some(error)) => format!("cannot be read: {error}"),
+        Fate::Unreadable(None) => "cannot be read".to_owned(),
+        _ => "not replayed".to_owned(),
+    })
+}

@@ -1,0 +1,269 @@
+//! `idemp send`: JSON Lines in, events out.
+
+mod reader;
+mod seen;
+mod tally;
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use idemp_core::{Message, RetrySchedule};
+use idemp_dispatch::{Dispatcher, LaneConfig, Report, Settlement, SubmitErrorKind};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::exit::{Exit, Failure};
+use crate::io::{Input, print_json, print_line};
+use crate::progress::Progress;
+use crate::store::{DlqArg, Letters};
+use crate::target::{TargetArgs, TargetSink};
+use crate::{runtime, signals};
+use reader::{Batch, Item, What};
+use tally::Tally;
+
+/// How long attempts in flight may take to end once we are interrupted.
+const SHUTDOWN: Duration = Duration::from_secs(5);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    input: Input,
+
+    #[command(flatten)]
+    target: TargetArgs,
+
+    #[command(flatten)]
+    dlq: DlqArg,
+
+    /// Attempts in flight at most
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    concurrency: usize,
+
+    /// Begin with this line, as an interrupted run has told
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    from_line: u64,
+
+    /// Print the summary as JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Multiplies the waits between attempts, for tests and demonstrations
+    #[arg(long, value_name = "F", default_value_t = 1.0, hide = true)]
+    schedule_scale: f64,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
+    let schedule = RetrySchedule::default()
+        .scaled(args.schedule_scale)
+        .map_err(|error| Failure::usage("--schedule-scale").because(&error))?;
+    let target = args.target.open()?;
+    let input = args.input.open()?;
+    let letters = args.dlq.open_to_send()?;
+    runtime()?.block_on(async {
+        let stop = signals::watch()?;
+        let dispatcher = dispatcher(args, target, schedule, &letters)?;
+        let batches = reader::start(input, args.from_line)?;
+        let file = args
+            .input
+            .path()
+            .and_then(|path| path.metadata().ok())
+            .filter(|file| file.is_file());
+        let progress = Progress::over_bytes(file.map(|file| file.len()));
+        let sender = Sender {
+            dispatcher,
+            stop,
+            settling: FuturesUnordered::new(),
+            next_line: args.from_line,
+            input: args.input.name(),
+            progress,
+            tally: Tally {
+                dlq: letters.name.clone(),
+                ..Tally::default()
+            },
+        };
+        let mut tally = sender.run(batches).await;
+        letters.close().await;
+        let fallback = letters.fallback.map(|fallback| fallback.path);
+        tally.dlq_fallback = fallback
+            .filter(|path| path.exists())
+            .map(|path| path.display().to_string());
+        if args.json {
+            print_json(&tally)?;
+        } else {
+            print_line(tally.human())?;
+        }
+        Ok(tally.exit())
+    })
+}
+
+fn dispatcher(
+    args: &Args,
+    target: TargetSink,
+    schedule: RetrySchedule,
+    letters: &Letters,
+) -> Result<Dispatcher, Failure> {
+    let lane = LaneConfig {
+        fallback: letters.fallback.as_ref().map(|fallback| fallback.store.clone()),
+        schedule,
+        attempt_timeout: target.attempt_timeout,
+        concurrency: args.concurrency,
+        ..LaneConfig::new(target.name, target.sink, letters.primary.clone())
+    };
+    Dispatcher::new(vec![lane]).map_err(|error| Failure::usage("configuration").because(&error))
+}
+
+/// An accepted event that is on its way, with the number of its line.
+type Settling = Pin<Box<dyn Future<Output = (u64, Report)> + Send>>;
+
+/// Takes lines in order and sees every accepted event to its end.
+struct Sender {
+    dispatcher: Dispatcher,
+    stop: CancellationToken,
+    settling: FuturesUnordered<Settling>,
+    /// The first line that is not taken yet.
+    next_line: u64,
+    input: String,
+    progress: Progress,
+    tally: Tally,
+}
+
+/// Why no more lines are taken.
+enum Ended {
+    Input,
+    Interrupted,
+    Unreadable(io::Error),
+    /// A dead letter could not be saved.
+    Refused,
+}
+
+impl Sender {
+    async fn run(mut self, batches: mpsc::Receiver<io::Result<Batch>>) -> Tally {
+        let ended = self.take_all(batches).await;
+        if let Ended::Unreadable(error) = &ended {
+            let (input, line) = (&self.input, self.next_line);
+            self.progress.say(format_args!(
+                "idemp: error: cannot read {input} from line {line} on: {error}"
+            ));
+        }
+        if !matches!(ended, Ended::Input) {
+            self.tally.resume_from_line = Some(self.next_line);
+        }
+        self.settle_all().await;
+        // Interrupted: what waits for its next attempt becomes a dead letter. Otherwise there is nothing left.
+        self.dispatcher.shutdown(SHUTDOWN).await;
+        while let Some((line, report)) = self.settling.next().await {
+            self.settled(line, &report);
+        }
+        self.tally.interrupted = self.stop.is_cancelled();
+        self.progress.end();
+        self.tally
+    }
+
+    async fn take_all(&mut self, mut batches: mpsc::Receiver<io::Result<Batch>>) -> Ended {
+        loop {
+            let batch = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return Ended::Interrupted,
+                Some((line, report)) = self.settling.next() => {
+                    self.settled(line, &report);
+                    continue;
+                }
+                batch = batches.recv() => batch,
+            };
+            let batch = match batch {
+                None => return Ended::Input,
+                Some(Err(error)) => return Ended::Unreadable(error),
+                Some(Ok(batch)) => batch,
+            };
+            for item in batch.items {
+                if let Err(ended) = self.take(item).await {
+                    return ended;
+                }
+                while let Some(Some((line, report))) = self.settling.next().now_or_never() {
+                    self.settled(line, &report);
+                }
+            }
+            self.progress.advance(batch.taken, || self.tally.brief());
+        }
+    }
+
+    /// Takes one line, or none of it.
+    async fn take(&mut self, item: Item) -> Result<(), Ended> {
+        let Item { line, what } = item;
+        if self.stop.is_cancelled() {
+            return Err(Ended::Interrupted);
+        }
+        match what {
+            What::Event(message) => self.submit(line, message).await?,
+            What::Duplicate => {
+                self.tally.read += 1;
+                self.tally.duplicates += 1;
+            }
+            What::Invalid(error) => self.invalid(line, &error),
+        }
+        self.next_line = line + 1;
+        Ok(())
+    }
+
+    async fn submit(&mut self, line: u64, message: Message) -> Result<(), Ended> {
+        let submitted = tokio::select! {
+            biased;
+            () = self.stop.cancelled() => return Err(Ended::Interrupted),
+            submitted = self.dispatcher.submit(message) => submitted,
+        };
+        match submitted {
+            Ok(handle) => {
+                self.tally.read += 1;
+                self.settling
+                    .push(Box::pin(async move { (line, handle.settled().await) }));
+            }
+            Err(error) => match error.kind() {
+                SubmitErrorKind::DeadLettersFail => return Err(Ended::Refused),
+                SubmitErrorKind::Closed => return Err(Ended::Interrupted),
+                SubmitErrorKind::Refused { refusal, .. } => self.invalid(line, refusal),
+                _ => self.invalid(line, &error),
+            },
+        }
+        Ok(())
+    }
+
+    fn invalid(&mut self, line: u64, error: &dyn std::error::Error) {
+        self.progress.say(format_args!("{}:{line}: {error}", self.input));
+        self.tally.invalid(line);
+    }
+
+    /// Waits for what is on its way, unless we are interrupted.
+    async fn settle_all(&mut self) {
+        loop {
+            let settled = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return,
+                settled = self.settling.next() => settled,
+            };
+            let Some((line, report)) = settled else { return };
+            self.settled(line, &report);
+            self.progress.advance(0, || self.tally.brief());
+        }
+    }
+
+    fn settled(&mut self, line: u64, report: &Report) {
+        for (_, settlement) in report.settlements() {
+            match settlement {
+                Settlement::Delivered { .. } => self.tally.delivered += 1,
+                Settlement::DeadLettered { reason, .. } => self.tally.dead_lettered(*reason),
+                _ => {
+                    self.tally.unsaved += 1;
+                    let key = report.key();
+                    self.progress.say(format_args!(
+                        "idemp: error: event {key} ({}:{line}) is saved nowhere",
+                        self.input
+                    ));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What became of the input, and how it is told.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use idemp_core::Reason;
+use serde::Serialize;
+
+use crate::exit::Exit;
+
+/// How many line numbers the summary names.
+const LINES: usize = 1_000;
+/// How many of them a person wants to see.
+const SHOWN: usize = 20;
+
+/// Counts of lines. Blank lines are not counted.
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Tally {
+    /// Lines taken from the input: the sum of the other counts.
+    pub(super) read: u64,
+    pub(super) delivered: u64,
+    pub(super) dead_lettered: u64,
+    pub(super) dead_lettered_by_reason: BTreeMap<&'static str, u64>,
+    /// Lines with the key and bytes of a line before.
+    pub(super) duplicates: u64,
+    pub(super) invalid: u64,
+    /// The first of them.
+    pub(super) invalid_lines: Vec<u64>,
+    /// Events that no store took.
+    pub(super) unsaved: u64,
+    pub(super) interrupted: bool,
+    /// The first line that was not taken, if any was left.
+    pub(super) resume_from_line: Option<u64>,
+    pub(super) dlq: String,
+    /// The file beside the store that holds some of the dead letters.
+    pub(super) dlq_fallback: Option<String>,
+}
+
+impl Tally {
+    pub(super) fn invalid(&mut self, line: u64) {
+        self.read += 1;
+        self.invalid += 1;
+        if self.invalid_lines.len() < LINES {
+            self.invalid_lines.push(line);
+        }
+    }
+
+    pub(super) fn dead_lettered(&mut self, reason: Reason) {
+        self.dead_lettered += 1;
+        *self.dead_lettered_by_reason.entry(reason.code()).or_default() += 1;
+    }
+
+    /// 130 before 1 before 3; but an event that no store took is not accounted for.
+    pub(super) fn exit(&self) -> Exit {
+        if self.unsaved > 0 {
+            Exit::Failed
+        } else if self.interrupted {
+            Exit::Interrupted
+        } else if self.invalid > 0 || self.resume_from_line.is_some() {
+            Exit::Failed
+        } else if self.dead_lettered > 0 {
+            Exit::Partial
+        } else {
+            Exit::Done
+        }
+    }
+
+    /// A word beside the progress bar.
+    pub(super) fn brief(&self) -> String {
+        format!("{} delivered, {} dead-lettered", self.delivered, self.dead_lettered)
+    }
+
+    /// For a person, without a line end at the end.
+    pub(super) fn human(&self) -> String {
+        let reasons: Vec<_> = self
+            .dead_lettered_by_reason
+            .iter()
+            .map(|(reason, count)| format!("{reason} {count}"))
+            .collect();
+        let rows = [
+            ("read", self.read, String::new()),
+            ("delivered", self.delivered, String::new()),
+            ("dead-lettered", self.dead_lettered, reasons.join(", ")),
+            ("duplicates", self.duplicates, String::new()),
+            ("invalid", self.invalid, self.shown_lines()),
+            ("unsaved", self.unsaved, String::new()),
+        ];
+        let mut text = String::new();
+        for (name, count, more) in rows {
+            let row = format!("{name:<14}{count:>10}  {more}");
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{}", row.trim_end());
+        }
+        if let Some(path) = &self.dlq_fallback {
+            let _ = writeln!(
+                text,
+                "dead letters lie also in {path}, where `idemp dlq` and `idemp replay` look too"
+            );
+        }
+        if let Some(line) = self.resume_from_line {
+            let _ = writeln!(text, "resume from line {line}");
+        }
+        text.truncate(text.trim_end().len());
+        text
+    }
+
+    fn shown_lines(&self) -> String {
+        if self.invalid_lines.is_empty() {
+            return String::new();
+        }
+        let shown = &self.invalid_lines[..self.invalid_lines.len().min(SHOWN)];
+        let lines: Vec<_> = shown.iter().map(u64::to_string).collect();
+        let left = self.invalid - shown.len() as u64;
+        let more = if left > 0 {
+            format!(" and {left} more")
+        } else {
+            String::new()
+        };
+        format!("lines {}{more}", lines.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_in_their_order() {
+        let exit = |change: fn(&mut Tally)| {
+            let mut tally = Tally {
+                read: 9,
+                delivered: 9,
+                ..Tally::default()
+            };
+            change(&mut tally);
+            tally.exit()
+        };
+        assert_eq!(exit(|_| ()), Exit::Done);
+        assert_eq!(exit(|tally| tally.duplicates = 1), Exit::Done);
+        assert_eq!(exit(|tally| tally.dead_lettered = 1), Exit::Partial);
+        assert_eq!(
+            exit(|tally| (tally.dead_lettered, tally.invalid) = (1, 1)),
+            Exit::Failed
+        );
+        assert_eq!(
+            exit(|tally| (tally.invalid, tally.interrupted) = (1, true)),
+            Exit::Interrupted
+        );
+        assert_eq!(
+            exit(|tally| (tally.unsaved, tally.interrupted) = (1, true)),
+            Exit::Failed
+        );
+        assert_eq!(
+            exit(|tally| tally.resume_from_line = Some(3)),
+            Exit::Failed,
+            "stopped before the end"
+        );
+    }
+
+    #[test]
+    fn a_summary_for_a_person() {
+        let mut tally = Tally {
+            read: 100,
+            delivered: 70,
+            unsaved: 1,
+            duplicates: 2,
+            ..Tally::default()
+        };
+        tally.dead_lettered(Reason::Shutdown);
+        tally.dead_lettered(Reason::EventRejected);
+        tally.dead_lettered(Reason::Shutdown);
+        (1..=22).for_each(|line| tally.invalid(line));
+        tally.resume_from_line = Some(101);
+        assert_eq!(
+            tally.human(),
+            "read                 122\n\
+             delivered             70\n\
+             dead-lettered          3  event_rejected 1, shutdown 2\n\
+             duplicates             2\n\
+             invalid               22  lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20 and 2 more\n\
+             unsaved                1\n\
+             resume from line 101"
+        );
+    }
+}
