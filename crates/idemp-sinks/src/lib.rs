@@ -1,1 +1,4 @@
-//! Being written.
+#![doc = include_str!("../README.md")]
+
+#[cfg(feature = "webhook")]
+pub mod webhook;

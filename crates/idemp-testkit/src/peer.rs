@@ -112,6 +112,8 @@ pub enum Unread {
     Reset,
     /// Keeps it and stays silent.
     Hold,
+    /// Says this at once and keeps it.
+    Say(&'static [u8]),
 }
 
 /// What the peer does once it has read a request.
@@ -242,6 +244,15 @@ impl Answer {
     pub fn then_close(self) -> Self {
         Self {
             then: Then::Close,
+            ..self
+        }
+    }
+
+    /// Keeps the connection after the response, and answers nothing more on it.
+    #[must_use]
+    pub fn then_hold(self) -> Self {
+        Self {
+            then: Then::Hold,
             ..self
         }
     }
@@ -401,6 +412,10 @@ async fn serve(mut stream: TcpStream, connection: usize, shared: &Shared) -> io:
         Script::Unread(Unread::Close) => return Ok(()),
         Script::Unread(Unread::Reset) => return stream.set_zero_linger(),
         Script::Unread(Unread::Hold) => std::future::pending().await,
+        Script::Unread(Unread::Say(bytes)) => {
+            stream.write_all(bytes).await?;
+            std::future::pending().await
+        }
     };
     let mut buffer = Vec::new();
     while let Some(mut request) = read_request(&mut stream, &mut buffer).await? {
