@@ -1,1 +1,42 @@
-//! Being written.
+#![cfg_attr(feature = "axum", doc = include_str!("../README.md"))]
+#![cfg_attr(
+    not(feature = "axum"),
+    doc = "Takes the effect of each event once: verify, claim, handle, complete. The features add HTTP and stores."
+)]
+#![forbid(unsafe_code)]
+
+mod claim;
+mod config;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod envelope;
+mod event;
+mod gate;
+#[cfg(feature = "tower")]
+mod http;
+mod machine;
+mod memory;
+mod meters;
+mod receiver;
+mod reply;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+mod store;
+
+pub use claim::{ClaimKey, ClaimKeyError, Claimant, Fingerprint, Scope, ScopeError, Token};
+pub use config::{ConfigError, ReceiverConfig};
+pub use event::{DataError, Event, HandlerError};
+#[cfg(feature = "axum")]
+pub use http::NoReceiver;
+#[cfg(feature = "tower")]
+pub use http::{ReceiverLayer, ReceiverService};
+pub use memory::MemoryStore;
+pub use receiver::{Incoming, Receiver};
+pub use reply::{BadRequest, Reply, Unavailable};
+#[cfg(feature = "sqlite")]
+pub use sqlite::SqliteStore;
+pub use store::{Claim, ClaimStore, Completed, StoreError, StoreErrorKind};
+
+#[cfg(all(doctest, feature = "axum", feature = "sqlite"))]
+#[doc = include_str!("../../../docs/receiver.md")]
+struct Guide;

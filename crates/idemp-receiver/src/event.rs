@@ -1,0 +1,192 @@
+//! What a handler gets, and what it may answer.
+
+use std::error::Error;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use bytes::Bytes;
+use idemp_core::IdempotencyKey;
+use serde::Deserialize;
+use serde_json::error::Category;
+
+use crate::claim::Claimant;
+
+/// A verified event whose key is claimed for this run of the handler. Cloning shares it.
+///
+/// With the feature `axum` it is an extractor, on routes under the receiver's layer.
+#[derive(Clone)]
+pub struct Event(Arc<Inner>);
+
+struct Inner {
+    claimant: Claimant,
+    event_type: Box<str>,
+    body: Bytes,
+    data: Range<usize>,
+    secret: Arc<str>,
+    claim_lost: AtomicBool,
+}
+
+impl Event {
+    pub(crate) fn new(
+        claimant: Claimant,
+        event_type: Box<str>,
+        body: Bytes,
+        data: Range<usize>,
+        secret: Arc<str>,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            claimant,
+            event_type,
+            body,
+            data,
+            secret,
+            claim_lost: AtomicBool::new(false),
+        }))
+    }
+
+    /// The idempotency key, without quotes.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        self.0.claimant.key.key()
+    }
+
+    /// The key's parts, if it has the form `run_id:event_type:step_index`.
+    #[must_use]
+    pub fn canonical_key(&self) -> Option<IdempotencyKey> {
+        self.0.claimant.key.canonical()
+    }
+
+    /// The receiver's scope, `None` for the unnamed one.
+    #[must_use]
+    pub fn scope(&self) -> Option<&str> {
+        self.0.claimant.key.scope()
+    }
+
+    /// The body's `event`.
+    #[must_use]
+    pub fn event_type(&self) -> &str {
+        &self.0.event_type
+    }
+
+    /// The exact bytes that were signed.
+    #[must_use]
+    pub fn body(&self) -> &Bytes {
+        &self.0.body
+    }
+
+    /// The slice of the body that is the JSON text of `data`.
+    #[must_use]
+    pub fn data_bytes(&self) -> &[u8] {
+        &self.0.body[self.0.data.clone()]
+    }
+
+    /// Reads `data` as a `T`.
+    ///
+    /// # Errors
+    /// If it has another shape, or is nested deeper than 128 levels. As a handler's error it means that the event can
+    /// never work.
+    pub fn data<'e, T: Deserialize<'e>>(&'e self) -> Result<T, DataError> {
+        serde_json::from_slice(self.data_bytes()).map_err(|error| DataError {
+            category: error.classify(),
+            line: error.line(),
+            column: error.column(),
+        })
+    }
+
+    /// Label of the secret that matched.
+    #[must_use]
+    pub fn secret_label(&self) -> &str {
+        &self.0.secret
+    }
+
+    /// Whether another copy may have taken the key because the lease could not be renewed in time.
+    ///
+    /// A long handler may ask before a step that must not be taken twice. What it does after that is its own choice:
+    /// it is not cut for it.
+    #[must_use]
+    pub fn claim_lost(&self) -> bool {
+        self.0.claim_lost.load(Relaxed)
+    }
+
+    pub(crate) fn lose_claim(&self) {
+        self.0.claim_lost.store(true, Relaxed);
+    }
+
+    pub(crate) fn claimant(&self) -> &Claimant {
+        &self.0.claimant
+    }
+}
+
+/// Leaves body and data out.
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Event")
+            .field("key", &self.0.claimant.key)
+            .field("event_type", &self.0.event_type)
+            .field("body_len", &self.0.body.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// How a handler did not take an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HandlerError {
+    /// Not this time: the claim is released and the sender tries again (500).
+    Failed,
+    /// This event can never work: the claim is released and the sender does not try again (422).
+    Rejected,
+}
+
+impl fmt::Display for HandlerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Failed => "the handler failed",
+            Self::Rejected => "the handler rejected the event",
+        })
+    }
+}
+
+impl Error for HandlerError {}
+
+impl From<DataError> for HandlerError {
+    fn from(_: DataError) -> Self {
+        Self::Rejected
+    }
+}
+
+/// `data` has another shape than was asked for. It tells the place and nothing of what stands there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataError {
+    category: Category,
+    line: usize,
+    column: usize,
+}
+
+impl DataError {
+    /// Line within `data`, from 1; 0 if the place is not known.
+    #[must_use]
+    pub const fn line(&self) -> usize {
+        self.line
+    }
+
+    /// Column within the line, in bytes from 1; 0 if the place is not known.
+    #[must_use]
+    pub const fn column(&self) -> usize {
+        self.column
+    }
+}
+
+impl fmt::Display for DataError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.category {
+            Category::Data => "the data has an unexpected shape",
+            Category::Io | Category::Syntax | Category::Eof => "the data cannot be read as JSON",
+        };
+        write!(f, "{what} at line {} column {}", self.line, self.column)
+    }
+}
+
+impl Error for DataError {}

@@ -1,0 +1,1 @@
+//! The receiver as its users see it.
