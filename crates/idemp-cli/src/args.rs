@@ -1,6 +1,7 @@
 //! The command line as a whole. Each command's own arguments stand in its module.
 
 use clap::{Parser, Subcommand};
+use tracing_subscriber::filter::LevelFilter;
 
 #[cfg(all(feature = "webhook", feature = "sqlite"))]
 use crate::demo;
@@ -9,7 +10,7 @@ use crate::{canonicalize, classify, completions, dlq, key, receive, replay, send
 const EXIT_CODES: &str = "Exit codes: 0 done, or the thing asked for is true; 1 a failed check, an invalid line, an error \
 at run time, an event saved nowhere; 2 wrong usage or configuration; 3 finished, but some events were dead-lettered or \
 skipped; 130 interrupted with everything accounted for.\n\nLogs go to standard error; IDEMP_LOG sets what is logged \
-(default: warn).";
+(default: warn; error in the demo, whose faults are on purpose).";
 
 /// Gets events out once and for all: send, receive, dead-letter, replay.
 #[derive(Debug, Parser)]
@@ -44,4 +45,15 @@ pub(crate) enum Command {
     Classify(classify::Args),
     /// Print the completions for a shell
     Completions(completions::Args),
+}
+
+impl Command {
+    /// What is logged unless `IDEMP_LOG` says otherwise.
+    pub(crate) const fn log_level(&self) -> LevelFilter {
+        match self {
+            #[cfg(all(feature = "webhook", feature = "sqlite"))]
+            Self::Demo(_) => LevelFilter::ERROR,
+            _ => LevelFilter::WARN,
+        }
+    }
 }

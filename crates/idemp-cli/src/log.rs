@@ -8,10 +8,10 @@ use tracing_subscriber::filter::LevelFilter;
 /// Which variable says what is logged, in the syntax of tracing's `EnvFilter`, such as `info` or `idemp_dispatch=debug`.
 const VARIABLE: &str = "IDEMP_LOG";
 
-/// Starts logging for the rest of the process.
-pub(crate) fn start() {
+/// Starts logging for the rest of the process, from `default` on unless the variable says otherwise.
+pub(crate) fn start(default: LevelFilter) {
     let filter = EnvFilter::builder()
-        .with_default_directive(LevelFilter::WARN.into())
+        .with_default_directive(default.into())
         .with_env_var(VARIABLE)
         .from_env_lossy();
     tracing_subscriber::fmt()

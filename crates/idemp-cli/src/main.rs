@@ -40,7 +40,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return exit::usage_or_help(&error).into(),
     };
-    log::start();
+    log::start(cli.command.log_level());
     match run(cli.command) {
         Ok(exit) => exit.into(),
         Err(failure) => failure.report().into(),
