@@ -40,12 +40,13 @@ struct Common {
     #[command(flatten)]
     dlq: DlqArg,
 
-    #[command(flatten)]
-    filter: FilterArgs,
-
     /// Print JSON
     #[arg(long)]
     json: bool,
+
+    // Last: what follows it in the help stands under its heading.
+    #[command(flatten)]
+    filter: FilterArgs,
 }
 
 #[derive(Debug, clap::Args)]
@@ -60,12 +61,12 @@ struct ShowArgs {
     #[arg(value_parser = IdempotencyKey::parse)]
     key: IdempotencyKey,
 
-    #[command(flatten)]
-    common: Common,
-
     /// Show the exact body as well; it is the event's payload
     #[arg(long)]
     body: bool,
+
+    #[command(flatten)]
+    common: Common,
 }
 
 pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {

@@ -9,9 +9,6 @@ use crate::store::Letters;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    #[command(flatten)]
-    pub(super) common: Common,
-
     /// Delete all of them
     #[arg(long)]
     all: bool,
@@ -19,6 +16,9 @@ pub(super) struct Args {
     /// Really delete; without it, only their number is told
     #[arg(long)]
     yes: bool,
+
+    #[command(flatten)]
+    pub(super) common: Common,
 }
 
 #[derive(Debug, Serialize)]

@@ -13,12 +13,12 @@ use crate::times::rfc3339;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    #[command(flatten)]
-    pub(super) common: Common,
-
     /// Exit 1 if there are more than so many
     #[arg(long, value_name = "N")]
     fail_above: Option<u64>,
+
+    #[command(flatten)]
+    pub(super) common: Common,
 }
 
 #[derive(Debug, Default, Serialize)]

@@ -20,6 +20,9 @@ use crate::times::rfc3339;
 use crate::{runtime, signals, times};
 use totals::Totals;
 
+/// How much longer than an attempt an entry is held at least.
+const LEASE_MARGIN: Duration = Duration::from_secs(2);
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -52,6 +55,11 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
+    /// How long an entry is held for its attempt; a killed replay leaves it held for so long
+    #[arg(long, value_name = "D", value_parser = times::duration, hide = true)]
+    lease: Option<Duration>,
+
+    // Last: what follows it in the help stands under its heading.
     #[command(flatten)]
     filter: FilterArgs,
 }

@@ -1,0 +1,177 @@
+//! `idemp dlq`.
+
+use serde_json::{Value, json};
+
+use crate::support::{Place, answering, line};
+
+/// Two letters of run a, one of them of another event type, and one of run b, rejected in another way.
+async fn filled() -> Place {
+    let place = Place::new();
+    let peer = answering(400).await;
+    let other_type = line("a", 2, "1").replace("tool_end", "llm_end");
+    place.write(
+        "in.jsonl",
+        [line("a", 1, r#"{"password":"hunter2"}"#), other_type].concat(),
+    );
+    place.send(&peer, "in.jsonl --dlq sqlite:d.db").await.exits(3);
+    let misconfigured = answering(404).await;
+    place.write("in.jsonl", line("b", 1, "1"));
+    place.send(&misconfigured, "in.jsonl --dlq sqlite:d.db").await.exits(3);
+    place
+}
+
+async fn listed(place: &Place, filter: &str) -> Vec<Value> {
+    let letters = place
+        .run(&format!("dlq list --dlq sqlite:d.db --json {filter}"))
+        .await
+        .exits(0)
+        .jsonl();
+    letters.into_iter().map(|letter| letter["key"].clone()).collect()
+}
+
+#[tokio::test]
+async fn list_goes_by_filters() {
+    let place = filled().await;
+    let (a1, a2, b1) = ("a:tool_end:1", "a:llm_end:2", "b:tool_end:1");
+    for (filter, expected) in [
+        ("", vec![a1, a2, b1]),
+        ("--run a", vec![a1, a2]),
+        ("--event tool_end", vec![a1, b1]),
+        ("--reason configuration_rejected", vec![b1]),
+        ("--reason event_rejected --event llm_end", vec![a2]),
+        ("--sink webhook", vec![a1, a2, b1]),
+        ("--sink other", vec![]),
+        ("--since 1h", vec![a1, a2, b1]),
+        ("--until 1h", vec![]),
+        ("--since 2020-01-01T00:00:00Z --until 2021-01-01T00:00:00Z", vec![]),
+    ] {
+        assert_eq!(listed(&place, filter).await, expected, "{filter}");
+    }
+    let table = place.run("dlq list --dlq sqlite:d.db").await.exits(0).stdout;
+    let lines: Vec<_> = table.lines().collect();
+    assert_eq!(lines.len(), 4, "{table}");
+    assert!(lines[0].starts_with("DEAD AT"), "{table}");
+    assert!(
+        lines[1].contains("event_rejected") && lines[1].ends_with("400      a:tool_end:1"),
+        "{table}"
+    );
+}
+
+#[tokio::test]
+async fn show_tells_all_but_the_payload_unless_asked() {
+    let place = filled().await;
+    let shown = place
+        .run("dlq show a:tool_end:1 --dlq sqlite:d.db")
+        .await
+        .exits(0)
+        .stdout;
+    for part in [
+        "a:tool_end:1\n",
+        "event_rejected (class event)\n",
+        "maybe delivered  no\n",
+        "bytes, sha256 ",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert!(!shown.contains("hunter2"), "{shown}");
+    let body = r#"{"data": {"password": "hunter2"}, "event": "tool_end"}"#;
+    let shown = place
+        .run("dlq show a:tool_end:1 --body --dlq sqlite:d.db")
+        .await
+        .exits(0)
+        .stdout;
+    assert!(shown.ends_with(&format!("{body}\n")), "{shown}");
+
+    let json = place
+        .run("dlq show a:tool_end:1 --dlq sqlite:d.db --json")
+        .await
+        .exits(0)
+        .json();
+    assert_eq!(json.get("body"), None);
+    assert_eq!(json["attempts"][0]["status"], 400);
+    assert_eq!(json["body_len"], body.len());
+    let json = place
+        .run("dlq show a:tool_end:1 --body --dlq sqlite:d.db --json")
+        .await
+        .exits(0)
+        .json();
+    assert_eq!(json["body"], body);
+
+    let missing = place.run("dlq show a:tool_end:9 --dlq sqlite:d.db").await.exits(1);
+    assert_eq!(
+        missing.complaint(),
+        "idemp: error: no dead letter a:tool_end:9 in sqlite:d.db"
+    );
+    place.run("dlq show nonsense --dlq sqlite:d.db").await.exits(2);
+}
+
+#[tokio::test]
+async fn stats_count_and_alarm() {
+    let place = filled().await;
+    let stats = place.run("dlq stats --dlq sqlite:d.db --json").await.exits(0).json();
+    assert_eq!(
+        (&stats["depth"], &stats["by_sink"]),
+        (&json!(3), &json!({"webhook": 3}))
+    );
+    assert_eq!(
+        stats["by_reason"],
+        json!({"event_rejected": 2, "configuration_rejected": 1})
+    );
+    place.run("dlq stats --dlq sqlite:d.db --fail-above 3").await.exits(0);
+    let alarm = place.run("dlq stats --dlq sqlite:d.db --fail-above 2").await.exits(1);
+    assert!(alarm.stdout.contains("  event_rejected"), "{alarm:?}");
+    place
+        .run("dlq stats --dlq sqlite:d.db --fail-above 2 --run a")
+        .await
+        .exits(0);
+}
+
+#[tokio::test]
+async fn purge_wants_clear_words() {
+    let place = filled().await;
+    let purge = async |words: &str| place.run(&format!("dlq purge --dlq sqlite:d.db {words}")).await;
+    assert_eq!(
+        purge("").await.exits(2).complaint(),
+        "idemp: error: purge wants a filter, or --all"
+    );
+    assert_eq!(
+        purge("--yes").await.exits(2).complaint(),
+        "idemp: error: purge wants a filter, or --all"
+    );
+    purge("--all --run a --yes").await.exits(2);
+    let asked = purge("--run a").await.exits(2);
+    assert_eq!(
+        asked.complaint(),
+        "idemp: error: 2 dead letters in sqlite:d.db would be deleted: add --yes"
+    );
+    assert_eq!(listed(&place, "").await.len(), 3);
+
+    assert_eq!(
+        purge("--event llm_end --yes --json").await.exits(0).json(),
+        json!({"purged": 1})
+    );
+    assert_eq!(listed(&place, "").await, ["a:tool_end:1", "b:tool_end:1"]);
+    assert_eq!(purge("--all --yes").await.exits(0).stdout, "2 dead letters deleted\n");
+    assert_eq!(listed(&place, "").await.len(), 0);
+}
+
+#[tokio::test]
+async fn a_store_that_is_not_there_is_not_made() {
+    let place = Place::new();
+    for words in ["list", "stats", "show a:b:1", "purge --all --yes"] {
+        let refused = place.run(&format!("dlq {words}")).await.exits(2);
+        assert!(
+            refused
+                .stderr
+                .starts_with("idemp: dead letters are read from sqlite:idemp-dlq.db\n"),
+            "{refused:?}"
+        );
+        assert!(
+            refused
+                .stderr
+                .contains("idemp: error: dead-letter store idemp-dlq.db: "),
+            "{refused:?}"
+        );
+    }
+    assert!(!place.path("idemp-dlq.db").exists());
+}

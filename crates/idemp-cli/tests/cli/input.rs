@@ -1,0 +1,229 @@
+//! What `send` does with bad input, and what it refuses at the start.
+
+use serde_json::json;
+
+use crate::support::{Place, answering, keys, keys_of, line, lines};
+
+#[tokio::test]
+async fn bad_lines_are_named_and_the_good_ones_delivered() {
+    let place = Place::new();
+    let good = |step| line("r", step, "1").into_bytes();
+    let over_long = [
+        br#"{"run_id":"r","event":"e","step_index":1,"data":""#,
+        &vec![b'x'; 17 << 20][..],
+        b"\"}\n",
+    ]
+    .concat();
+    let input = [
+        good(1),
+        b"{\"run_id\":\"r\"\n".to_vec(),
+        good(2),
+        line("r", 1, "1").replace("tool_end", "tool:end").into_bytes(),
+        line("r", 0, "1").into_bytes(),
+        b"{\"run_id\":\"r\",\"event\":\"e\",\"step_index\":1}\n".to_vec(),
+        over_long,
+        b"{\"run_id\":\"r\",\"event\":\"e\",\"step_index\":1,\"data\":\"\xff\"}\n".to_vec(),
+        good(3),
+        line("r", 4, "1").replace(":4,", ":4.0,").into_bytes(),
+        line("r", 4, "1e400").into_bytes(),
+        line("r", 4, "1,\"extra\":2").into_bytes(),
+        b"\r\n\n".to_vec(),
+        // No line end at the end.
+        good(4).strip_suffix(b"\n").unwrap().to_vec(),
+    ]
+    .concat();
+    place.write("in.jsonl", input);
+
+    let peer = answering(200).await;
+    let sent = place.send(&peer, "in.jsonl --dlq memory: --json").await.exits(1);
+    assert_eq!(keys(&peer), keys_of(1..=4));
+    let complaints: Vec<_> = sent
+        .stderr
+        .lines()
+        .filter(|line| line.starts_with("in.jsonl:"))
+        .collect();
+    assert_eq!(
+        complaints,
+        [
+            "in.jsonl:2: expected `,` or `}` at column 14",
+            "in.jsonl:4: event type has a character at byte 4 that is not one of A-Z a-z 0-9 _ . -",
+            "in.jsonl:5: step index is not between 1 and 9223372036854775807",
+            "in.jsonl:6: no data",
+            "in.jsonl:7: longer than 16 MiB",
+            "in.jsonl:8: not UTF-8 at column 50",
+            "in.jsonl:10: step index has a character at byte 1 that is not a digit",
+            "in.jsonl:11: data: number out of range at column 56",
+            "in.jsonl:12: a field that is none of run_id, event, step_index and data at column 58",
+        ]
+    );
+    let summary = sent.json();
+    assert_eq!(summary["read"], 13);
+    assert_eq!(summary["delivered"], 4);
+    assert_eq!(summary["invalid"], 9);
+    assert_eq!(summary["invalid_lines"], json!([2, 4, 5, 6, 7, 8, 10, 11, 12]));
+}
+
+#[tokio::test]
+async fn copies_in_the_input_are_sent_once() {
+    let place = Place::new();
+    let same = line("r", 1, r#"{"a":1,"b":2}"#);
+    let same_bytes = line("r", 1, r#"{"b":2, "a":1}"#);
+    let other = line("r", 1, r#"{"a":1,"b":3}"#);
+    place.write(
+        "in.jsonl",
+        [same.clone(), same_bytes, line("r", 2, "1"), other, same].concat(),
+    );
+
+    let peer = answering(200).await;
+    let sent = place.send(&peer, "in.jsonl --json").await.exits(1);
+    assert_eq!(keys(&peer), keys_of([1, 2]));
+    assert!(
+        sent.stderr
+            .contains("in.jsonl:4: key r:tool_end:1 stood in the input before, with other data\n"),
+        "{sent:?}"
+    );
+    let summary = sent.json();
+    assert_eq!(
+        (&summary["duplicates"], &summary["invalid_lines"]),
+        (&json!(2), &json!([4]))
+    );
+}
+
+#[tokio::test]
+async fn the_data_is_sent_with_its_digits() {
+    let place = Place::new();
+    let peer = answering(200).await;
+    let to = peer.url("/hook");
+    let input = line("r", 1, r#"{ "n" : [123456789012345678901234567890, 1.0, 1e2, -0] }"#).replace('\n', "\r\n");
+    place
+        .run_with(&format!("send - --to {to} --secret-env SECRET"), input.as_bytes())
+        .await
+        .exits(0);
+    let body = br#"{"data": {"n": [123456789012345678901234567890, 1.0, 100.0, 0]}, "event": "tool_end"}"#;
+    assert_eq!(peer.requests()[0].body, body);
+}
+
+#[tokio::test]
+async fn what_cannot_work_is_refused_at_the_start() {
+    let place = Place::new();
+    place.write("in.jsonl", lines(1));
+    place.write("not-pem", "x");
+    let peer = answering(200).await;
+    let good = format!("--to {} --secret-env SECRET", peer.url("/hook"));
+    for (words, expected) in [
+        (
+            "in.jsonl --to http://h --secret-env UNSET".to_owned(),
+            "no secret: variable UNSET is not set",
+        ),
+        (
+            "in.jsonl --to http://h --secret-file /dev/null".to_owned(),
+            "no secret: file /dev/null is empty",
+        ),
+        (format!("missing.jsonl {good}"), "cannot open missing.jsonl"),
+        (
+            format!("in.jsonl {good} --dlq sqlite:no/such/folder/dlq.db"),
+            "dead-letter store no/such/folder/dlq.db",
+        ),
+        (
+            format!("in.jsonl {good} --dlq sqlite:in.jsonl"),
+            "dead-letter store in.jsonl",
+        ),
+        (
+            "in.jsonl --to ftp://h --secret-env SECRET".to_owned(),
+            "cannot send to --to",
+        ),
+        (
+            "in.jsonl --to http://me:hunter2@h --secret-env SECRET".to_owned(),
+            "cannot send to --to",
+        ),
+        (
+            format!("in.jsonl {good} --header X-A"),
+            "--header: no colon between name and value",
+        ),
+        (
+            format!("in.jsonl {good} --header Idempotency-Key:hunter2"),
+            "cannot send to --to",
+        ),
+        (
+            format!("in.jsonl {good} --proxy socks5://me:hunter2@h"),
+            "cannot send to --to",
+        ),
+        (format!("in.jsonl {good} --ca not-pem"), "cannot send to --to"),
+        (
+            format!("in.jsonl {good} --timeout 0s"),
+            "--timeout: an attempt has no time",
+        ),
+        (format!("in.jsonl {good} --concurrency 0"), "configuration"),
+    ] {
+        let refused = place.run(&format!("send {words}")).await.exits(2);
+        let last = refused.stderr.lines().last().unwrap();
+        assert!(
+            last.starts_with(&format!("idemp: error: {expected}")),
+            "{words}: {refused:?}"
+        );
+        assert!(!refused.stderr.contains("hunter2"), "{refused:?}");
+        assert_eq!(refused.stdout, "");
+    }
+    assert_eq!(peer.requests().len(), 0);
+    // Refused by the grammar of the command line.
+    for words in ["--dlq redis://h", "--timeout 5", "--from-line 0", "--concurrency x"] {
+        place.run(&format!("send in.jsonl {good} {words}")).await.exits(2);
+    }
+}
+
+#[tokio::test]
+async fn headers_and_standard_webhooks_go_along() {
+    let place = Place::new();
+    place.write("in.jsonl", [line("r", 1, "1"), line("with.dot", 1, "1")].concat());
+    let peer = answering(200).await;
+    let sent = place
+        .send(&peer, "in.jsonl --standard-webhooks --header X-Tenant:acme")
+        .await
+        .exits(1);
+    assert!(
+        sent.stderr.contains("in.jsonl:2: "),
+        "a key with a dot cannot be signed so: {sent:?}"
+    );
+    let requests = peer.requests();
+    assert_eq!(requests.len(), 1);
+    assert_eq!(requests[0].header("X-Tenant"), "acme");
+    assert_eq!(requests[0].header("webhook-id"), "r:tool_end:1");
+    assert_eq!(requests[0].header("X-Event-Type"), "tool_end");
+}
+
+#[tokio::test]
+async fn dead_letters_are_told_by_reason_and_with_exit_code_3() {
+    let place = Place::new();
+    place.write("in.jsonl", lines(2));
+    let peer = answering(400).await;
+    let sent = place.send(&peer, "in.jsonl --json").await.exits(3);
+    assert_eq!(sent.stderr, "idemp: dead letters go to sqlite:idemp-dlq.db\n");
+    assert_eq!(sent.json()["dead_lettered_by_reason"], json!({"event_rejected": 2}));
+    assert!(place.path("idemp-dlq.db").exists());
+    assert!(
+        !place.path("idemp-dlq.db.fallback").exists(),
+        "it is made when it is needed"
+    );
+
+    let told = place.send(&peer, "in.jsonl --dlq memory:").await.exits(3);
+    assert!(
+        told.stderr.contains("warning: dead letters in memory are lost"),
+        "{told:?}"
+    );
+    assert!(
+        told.stdout.contains("dead-lettered          2  event_rejected 2\n"),
+        "{told:?}"
+    );
+}
+
+#[tokio::test]
+async fn from_line_skips_what_was_sent_before() {
+    let place = Place::new();
+    // The copy of line 1 is known although line 1 is not sent.
+    place.write("in.jsonl", [lines(4), line("r", 1, r#"{"x":1}"#)].concat());
+    let peer = answering(200).await;
+    let sent = place.send(&peer, "in.jsonl --from-line 3 --json").await.exits(0);
+    assert_eq!(keys(&peer), keys_of([3, 4]));
+    let summary = sent.json();
+    assert_eq!((&summary["read"], &summary["duplicates"]), (&json!(3), &json!(1)));
+}

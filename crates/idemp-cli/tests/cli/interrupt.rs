@@ -1,0 +1,93 @@
+//! Signals: nothing that was accepted is lost, and the line to resume from is exact.
+
+use std::time::{Duration, Instant};
+
+use idemp_testkit::gate::Gate;
+use idemp_testkit::peer::{Answer, Peer};
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
+
+use crate::support::{Place, Running, answering, keys, keys_of, lines};
+
+#[tokio::test]
+async fn sigterm_with_50_events_in_back_off_dead_letters_them_all() {
+    let place = Place::new();
+    place.write("in.jsonl", lines(50));
+    let sick = answering(503).await;
+    let to = sick.url("/hook");
+    let send = Running::start(place.idemp(&format!("send in.jsonl --to {to} --secret-env SECRET --json")));
+    // Every event has had its second attempt: the next one is 5 s away.
+    sick.received(100).await;
+    let asked = Instant::now();
+    send.terminate();
+    let sent = send.finish().await.exits(130);
+    assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
+    let summary = sent.json();
+    assert_eq!(summary["read"], 50);
+    assert_eq!(summary["dead_lettered_by_reason"], json!({"shutdown": 50}));
+    assert_eq!(
+        (&summary["interrupted"], &summary["resume_from_line"]),
+        (&json!(true), &json!(null))
+    );
+
+    let letters = place.run("dlq list --json").await.exits(0).jsonl();
+    assert_eq!(letters.len(), 50);
+    assert!(
+        letters
+            .iter()
+            .all(|letter| letter["reason"] == "shutdown" && letter["maybe_delivered"] == true)
+    );
+
+    let well = answering(200).await;
+    let words = format!(
+        "replay --to {} --secret-env SECRET --rate 1000 --json",
+        well.url("/hook")
+    );
+    let replayed = place.run(&words).await.exits(0).json();
+    assert_eq!((&replayed["selected"], &replayed["replayed"]), (&json!(50), &json!(50)));
+    assert_eq!(keys(&well), keys_of(1..=50));
+    assert_eq!(place.run("dlq stats --json").await.exits(0).json()["depth"], 0);
+}
+
+#[tokio::test]
+async fn the_line_to_resume_from_is_the_first_that_was_not_taken() {
+    let place = Place::new();
+    place.write("in.jsonl", lines(200));
+    let gate = Gate::shut();
+    let behind = gate.clone();
+    let peer = Peer::start(move |_| Answer::status(200).behind(&behind)).await;
+    let to = peer.url("/hook");
+    // Standard input stays open, so there is always more to come.
+    let mut send = Running::start(place.idemp(&format!("send --to {to} --secret-env SECRET --json")));
+    send.stdin().write_all(lines(5).as_bytes()).await.unwrap();
+    peer.received(5).await;
+    send.interrupt();
+    send.stderr_line("idemp: interrupted").await;
+    gate.open();
+    let sent = send.wait().await.exits(130);
+    let summary = sent.json();
+    assert_eq!(
+        (&summary["delivered"], &summary["resume_from_line"]),
+        (&json!(5), &json!(6))
+    );
+
+    let rest = answering(200).await;
+    place.send(&rest, "in.jsonl --from-line 6").await.exits(0);
+    assert_eq!(keys(&rest), keys_of(6..=200));
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_at_once() {
+    let place = Place::new();
+    place.write("in.jsonl", lines(1));
+    let peer = Peer::always(Answer::hold()).await;
+    let to = peer.url("/hook");
+    let mut send = Running::start(place.idemp(&format!("send in.jsonl --to {to} --secret-env SECRET")));
+    peer.received(1).await;
+    send.terminate();
+    send.stderr_line("idemp: interrupted").await;
+    send.terminate();
+    let ended = send.finish().await.exits(1);
+    assert!(ended.stderr.contains("interrupted again"), "{ended:?}");
+    assert_eq!(ended.stdout, "");
+}

@@ -1,0 +1,18 @@
+//! The binary `idemp` as its users meet it: real processes on the loopback interface.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails loudly"
+)]
+
+mod dead_letters;
+mod input;
+mod interrupt;
+mod memory;
+mod receive;
+mod replay;
+mod round_trip;
+mod support;
+mod tools;

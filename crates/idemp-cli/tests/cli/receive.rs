@@ -1,0 +1,198 @@
+//! `idemp receive` by itself.
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::support::{Place, Running, line};
+
+async fn get(url: &str, path: &str) -> String {
+    let address = url.strip_prefix("http://").unwrap();
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn it_is_healthy_and_serves_one_path() {
+    let place = Place::new();
+    let (receiver, url) = place.receive("--path /in").await;
+    let health = get(&url, "/healthz").await;
+    assert!(health.starts_with("HTTP/1.1 200 "), "{health}");
+    assert!(health.ends_with("\r\n\r\n{\"status\":\"ok\"}"), "{health}");
+    assert!(get(&url, "/in").await.starts_with("HTTP/1.1 405 "));
+    assert!(get(&url, "/webhooks/langchain").await.starts_with("HTTP/1.1 404 "));
+
+    // Without --out, events go to standard output.
+    place.write("in.jsonl", line("r", 1, r#"{"b":[1.0],"a":"é"}"#));
+    place
+        .run(&format!("send in.jsonl --to {url}/in --secret-env SECRET"))
+        .await
+        .exits(0);
+    receiver.terminate();
+    let done = receiver.finish().await.exits(0);
+    let expected = r#"{"key":"r:tool_end:1","event":"tool_end","data":{"a": "\u00e9", "b": [1.0]}}"#;
+    assert_eq!(done.stdout, format!("{expected}\n"));
+}
+
+#[tokio::test]
+async fn what_cannot_work_is_refused_before_listening() {
+    let place = Place::new();
+    place.write("no-folder", "");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = format!("--listen {} --secret-env SECRET", taken.local_addr().unwrap());
+    let free = "--listen 127.0.0.1:0 --secret-env SECRET";
+    for (words, expected) in [
+        (
+            "--listen 127.0.0.1:0 --secret-env UNSET".to_owned(),
+            "no secret: variable UNSET is not set",
+        ),
+        (
+            format!("{free} --out no-folder/out.jsonl"),
+            "cannot write to no-folder/out.jsonl",
+        ),
+        (format!("{free} --out ."), "cannot write to ."),
+        (
+            format!("{free} --store sqlite:no-folder/claims.db"),
+            "cannot open sqlite:no-folder/claims.db",
+        ),
+        (format!("{free} --ttl 10s"), "configuration"),
+        (format!("{free} --lease 13s"), "configuration"),
+        (taken, "cannot listen on 127.0.0.1:"),
+    ] {
+        let refused = place.run(&format!("receive {words}")).await.exits(2);
+        assert!(
+            refused.complaint().starts_with(&format!("idemp: error: {expected}")),
+            "{words}: {refused:?}"
+        );
+    }
+    for words in ["--path x", "--path /healthz", "--store redis://h"] {
+        place.run(&format!("receive {free} {words}")).await.exits(2);
+    }
+    place.write("not-base64", "%");
+    let words = "receive --listen 127.0.0.1:0 --secret-file not-base64 --require-standard-webhooks";
+    place.run(words).await.exits(2);
+}
+
+#[tokio::test]
+async fn a_torn_last_line_is_ended() {
+    let place = Place::new();
+    place.write("out.jsonl", "{\"key\":\"r:tool_end:1\",\"ev");
+    let (mut receiver, url) = {
+        let mut receiver =
+            Running::start(place.idemp("receive --listen 127.0.0.1:0 --secret-env SECRET --out out.jsonl"));
+        receiver
+            .stderr_line("idemp: warning: the last line of out.jsonl is not complete")
+            .await;
+        let url = receiver.stderr_line("listening on ").await;
+        (receiver, url)
+    };
+    place.write("in.jsonl", line("r", 2, "2"));
+    place
+        .run(&format!(
+            "send in.jsonl --to {url}/webhooks/langchain --secret-env SECRET"
+        ))
+        .await
+        .exits(0);
+    let expected = "{\"key\":\"r:tool_end:1\",\"ev\n{\"key\":\"r:tool_end:2\",\"event\":\"tool_end\",\"data\":2}\n";
+    assert_eq!(place.read("out.jsonl"), expected);
+    receiver.stdin().flush().await.unwrap();
+    receiver.terminate();
+    receiver.finish().await.exits(0);
+}
+
+#[tokio::test]
+async fn two_secrets_are_accepted_while_one_is_replaced() {
+    let place = Place::new();
+    place.write("old", "old secret");
+    place.write("new", "new secret");
+    place.write("other", "other secret");
+    let mut receiver =
+        Running::start(place.idemp("receive --listen 127.0.0.1:0 --secret-file old --secret-file new --out out.jsonl"));
+    let url = receiver.stderr_line("listening on ").await;
+    for (step, secret, code) in [(1, "old", 0), (2, "new", 0), (3, "other", 3)] {
+        place.write("in.jsonl", line("r", step, "1"));
+        let words = format!("send in.jsonl --to {url}/webhooks/langchain --secret-file {secret}");
+        place.run(&words).await.exits(code);
+    }
+    assert_eq!(place.read("out.jsonl").lines().count(), 2);
+}
+
+/// A pipe in the file system: a handler that writes more than it holds waits until somebody reads.
+fn pipe(place: &Place) -> PathBuf {
+    let path = place.path("pipe");
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    path
+}
+
+/// Reads the first byte, which comes when a handler has begun to write.
+async fn first_byte(path: PathBuf) -> std::fs::File {
+    let read = move || {
+        let mut pipe = std::fs::File::open(path).unwrap();
+        let mut first = [0];
+        pipe.read_exact(&mut first).unwrap();
+        assert_eq!(&first, b"{");
+        pipe
+    };
+    tokio::task::spawn_blocking(read).await.unwrap()
+}
+
+/// Larger than a pipe holds.
+fn large() -> String {
+    line("r", 1, &format!("\"{}\"", "x".repeat(300_000)))
+}
+
+#[tokio::test]
+async fn killed_right_after_a_claim_the_event_still_gets_through() {
+    let place = Place::new();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let listen = format!("--listen 127.0.0.1:{port} --store sqlite:claims.db --lease 2s");
+    let (first, url) = place
+        .receive(&format!("{listen} --out {}", pipe(&place).display()))
+        .await;
+    place.write("in.jsonl", large());
+    let send = format!("send in.jsonl --to {url}/webhooks/langchain --secret-env SECRET --json");
+    let send = Running::start(place.idemp(&send));
+    let pipe = first_byte(place.path("pipe")).await;
+    // The key is claimed and its handler at work.
+    first.kill().await;
+    drop(pipe);
+
+    let (_second, _) = place.receive(&format!("{listen} --out out.jsonl")).await;
+    let summary = send.finish().await.exits(0).json();
+    assert_eq!(
+        (&summary["delivered"], &summary["dead_lettered"]),
+        (&json!(1), &json!(0))
+    );
+    let written: Value = serde_json::from_str(&place.read("out.jsonl")).unwrap();
+    assert_eq!(written["key"], "r:tool_end:1");
+}
+
+#[tokio::test]
+async fn sigterm_lets_handlers_finish() {
+    let place = Place::new();
+    let (mut receiver, url) = place.receive(&format!("--out {}", pipe(&place).display())).await;
+    place.write("in.jsonl", large());
+    let send = format!("send in.jsonl --to {url}/webhooks/langchain --secret-env SECRET --json");
+    let send = Running::start(place.idemp(&send));
+    let mut pipe = first_byte(place.path("pipe")).await;
+    receiver.terminate();
+    receiver.stderr_line("idemp: interrupted").await;
+    let rest = tokio::task::spawn_blocking(move || {
+        let mut rest = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(&mut pipe), &mut rest).unwrap();
+        rest
+    });
+    assert!(rest.await.unwrap().ends_with("x\"}\n"));
+    receiver.finish().await.exits(0);
+    let summary = send.finish().await.exits(0).json();
+    assert_eq!(summary["delivered"], 1, "the answer came before the end");
+}

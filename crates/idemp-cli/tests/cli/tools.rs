@@ -1,0 +1,205 @@
+//! The commands that need no network.
+
+use idemp_testkit::vectors;
+use serde_json::{Value, json};
+
+use crate::support::Place;
+
+#[tokio::test]
+async fn canonicalize_prints_the_canonical_bytes_and_nothing_else() {
+    let place = Place::new();
+    let done = place
+        .run_with("canonicalize", br#" {"b": 1.0,"a":[1E2,"\u00e9"]} "#)
+        .await
+        .exits(0);
+    assert_eq!(done.stdout, r#"{"a": [100.0, "\u00e9"], "b": 1.0}"#);
+    assert_eq!(done.stderr, "");
+
+    place.write("in.json", "[1e16]");
+    assert_eq!(place.run("canonicalize in.json").await.exits(0).stdout, "[1e+16]");
+    assert_eq!(place.run_with("canonicalize -", b"2").await.exits(0).stdout, "2");
+}
+
+#[tokio::test]
+async fn canonicalize_names_file_and_place() {
+    let place = Place::new();
+    place.write("in.json", "{\n NaN}");
+    let failed = place.run("canonicalize in.json").await.exits(1);
+    assert_eq!(
+        failed.complaint(),
+        "idemp: error: in.json: expected a string as key at line 2 column 2 (byte 3)"
+    );
+    assert_eq!(failed.stdout, "");
+
+    let failed = place.run("canonicalize missing.json").await.exits(2);
+    assert!(
+        failed
+            .complaint()
+            .starts_with("idemp: error: cannot open missing.json: "),
+        "{failed:?}"
+    );
+    let failed = place.run("canonicalize .").await.exits(2);
+    assert!(
+        failed.complaint().starts_with("idemp: error: cannot open .: "),
+        "{failed:?}"
+    );
+}
+
+#[tokio::test]
+async fn sign_and_verify_agree_with_the_vectors() {
+    let place = Place::new();
+    let vectors: Vec<Value> = vectors::load("x-signature-256.jsonl");
+    let text = |vector: &Value, field: &str| vector[field].as_str().unwrap().to_owned();
+    let good = vectors
+        .iter()
+        .filter(|vector| vector["valid"] == true && !text(vector, "body_hex").is_empty());
+    for vector in good.take(3) {
+        let body = vectors::unhex(&text(vector, "body_hex"));
+        place.write("secret", vectors::unhex(&text(vector, "secret_hex")));
+        let header = text(vector, "header").to_lowercase();
+        let signed = place.run_with("sign --secret-file secret", &body).await.exits(0);
+        assert_eq!(signed.stdout, format!("{header}\n"), "{vector}");
+
+        let words = format!("verify --secret-file secret --signature {header}");
+        let verified = place.run_with(&words, &body).await.exits(0);
+        assert_eq!(verified.stdout, "good: signed with secret\n");
+        let refused = place.run_with(&words, &[&body[..], b"\n"].concat()).await.exits(1);
+        assert!(
+            refused
+                .complaint()
+                .starts_with("idemp: error: bad signature over stdin: "),
+            "{refused:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn verify_takes_several_secrets() {
+    let place = Place::new();
+    place.write("old", "old secret\n");
+    place.write("new", "new secret\r\n");
+    place.write("body", "{}");
+    let signature = place.run("sign --secret-file new body").await.exits(0).stdout;
+    let words = format!(
+        "verify --secret-file old --secret-file new --signature {} body",
+        signature.trim()
+    );
+    assert_eq!(place.run(&words).await.exits(0).stdout, "good: signed with new\n");
+    let words = format!("verify --secret-file old --signature {} body", signature.trim());
+    place.run(&words).await.exits(1);
+    place
+        .run("verify --secret-file old --signature sha256= body")
+        .await
+        .exits(1);
+}
+
+#[tokio::test]
+async fn a_secret_is_named_and_never_shown() {
+    let place = Place::new();
+    place.write("empty", "\n");
+    place.write("in", "x");
+    for (words, expected) in [
+        ("--secret-env NOT_SET", "no secret: variable NOT_SET is not set"),
+        ("--secret-env EMPTY", "no secret: variable EMPTY is empty"),
+        ("--secret-file empty", "no secret: file empty is empty"),
+        (
+            "--secret-env whsec_c2VjcmV0",
+            "--secret-env takes the name of an environment variable, not the secret",
+        ),
+        (
+            "--secret-env c2Vj/cmV0",
+            "--secret-env takes the name of an environment variable, not the secret",
+        ),
+    ] {
+        let mut command = place.idemp(&format!("sign {words} in"));
+        let output = command.env("EMPTY", "").output().await.unwrap();
+        assert_eq!(output.status.code(), Some(2), "{words}");
+        assert_eq!(
+            String::from_utf8(output.stderr).unwrap(),
+            format!("idemp: error: {expected}\n")
+        );
+    }
+    let failed = place.run("sign --secret-file missing in").await.exits(2);
+    assert!(
+        failed
+            .complaint()
+            .starts_with("idemp: error: cannot read secret file missing: "),
+        "{failed:?}"
+    );
+    // Exactly one secret signs.
+    place.run("sign in").await.exits(2);
+    place
+        .run("sign --secret-env SECRET --secret-file empty in")
+        .await
+        .exits(2);
+}
+
+#[tokio::test]
+async fn key_makes_keys_and_takes_them_apart() {
+    let place = Place::new();
+    assert_eq!(
+        place.run("key req-42 tool_end 7").await.exits(0).stdout,
+        "req-42:tool_end:7\n"
+    );
+    assert_eq!(
+        place.run("key --parse req-42:tool_end:7").await.exits(0).stdout,
+        "run_id: req-42\nevent: tool_end\nstep_index: 7\n"
+    );
+    let failed = place.run("key --parse req-42:tool_end:07").await.exits(1);
+    assert_eq!(
+        failed.complaint(),
+        "idemp: error: not a key: step index has leading zeros"
+    );
+    let failed = place.run("key req-42 tool:end 7").await.exits(2);
+    assert_eq!(
+        failed.complaint(),
+        "idemp: error: no key: event type has a character at byte 4 that is not one of A-Z a-z 0-9 _ . -"
+    );
+    place.run("key req-42 tool_end").await.exits(2);
+    place.run("key req-42 tool_end -- -1").await.exits(2);
+    place.run("key").await.exits(2);
+}
+
+#[tokio::test]
+async fn classify_tells_what_follows() {
+    let place = Place::new();
+    let json = place
+        .run("classify 429 --retry-after 40 --now 2026-11-30T12:00:00Z --json")
+        .await
+        .exits(0)
+        .json();
+    assert_eq!(
+        json,
+        json!({
+            "status": 429, "verdict": "retry", "maybe_delivered": false, "retry_after_seconds": 40,
+            "wait_seconds": null, "reason": "retry_after_exceeds_budget", "class": "exhausted",
+            "not_before": "2026-11-30T12:00:40Z",
+        })
+    );
+    let told = place.run("classify 503").await.exits(0);
+    assert_eq!(told.stdout, "503: retry, next attempt after 1 s, maybe delivered\n");
+    place.run("classify 99").await.exits(2);
+    place.run("classify 1000").await.exits(2);
+    place.run("classify 429 --now yesterday").await.exits(2);
+}
+
+#[tokio::test]
+async fn completions_know_the_commands() {
+    let place = Place::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = place.run(&format!("completions {shell}")).await.exits(0).stdout;
+        for word in ["send", "receive", "dlq", "replay", "canonicalize", "secret-file"] {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+    }
+    place.run("completions cmd.exe").await.exits(2);
+}
+
+#[tokio::test]
+async fn help_is_no_error_and_wrong_words_are() {
+    let place = Place::new();
+    assert!(place.run("--help").await.exits(0).stdout.contains("Exit codes"));
+    assert!(place.run("--version").await.exits(0).stdout.starts_with("idemp "));
+    place.run("").await.exits(2);
+    place.run("sned").await.exits(2);
+}
