@@ -1,5 +1,5 @@
 //! What the integration tests in `tests/` share: the binary under test, child processes that never outlive a test,
-//! waiting by a probe, free addresses, data files, and the choice of slow suites.
+//! waiting by a probe, data files, and the choice of slow suites.
 //!
 //! A test that needs a service belongs to a suite and runs only when that suite is [`selected`]; `cargo xtask e2e`
 //! starts the services and selects it.
@@ -14,7 +14,7 @@ mod suite;
 use std::path::{Path, PathBuf};
 
 pub use binary::{idemp, idemp_bin};
-pub use net::{free_address, http_get};
+pub use net::http_get;
 pub use process::{Finished, Process};
 pub use suite::{Suite, selected};
 
@@ -36,3 +36,7 @@ pub fn temp_dir() -> tempfile::TempDir {
 pub fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("data").join(name)
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
