@@ -1,19 +1,8 @@
-//! Local addresses and the smallest HTTP request.
+//! The smallest HTTP request.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
-
-/// An address of 127.0.0.1 with a port that was free a moment ago. Prefer a program that binds port 0 itself.
-///
-/// # Panics
-///
-/// When no port is free.
-#[must_use]
-pub fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("a bound listener has an address")
-}
 
 /// The status and the body of `GET path`, or `None` if there was no whole answer within 5 seconds: a probe.
 #[must_use]

@@ -1,4 +1,4 @@
-//! `cargo xtask e2e`: the integration tests of `tests/`, suite by suite, with the services that each needs.
+//! `cargo xtask e2e`: the integration tests, suite by suite, with the services that each needs.
 //!
 //! A new service is a module with a `start` function and a [`Need`]; a new suite is a row in [`SUITES`].
 
@@ -9,14 +9,17 @@ mod service;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 
 use crate::cargo::cargo;
 use crate::metadata::{self, Metadata};
 use crate::{process, table};
 use service::Service;
 
-/// A set of test programs of the package `idemp-tests` that are run together.
+/// The packages whose integration tests are divided among the suites.
+const PACKAGES: &[&str] = &["idemp-cli", "idemp-tests"];
+
+/// A set of test programs that are run together.
 struct Suite {
     name: &'static str,
     /// Their names; an empty list stands for all that no other suite has.
@@ -203,8 +206,11 @@ fn run_suite(suite: &Suite, metadata: &Metadata, binary: &PathBuf, needs: &[&Pro
 }
 
 fn programs<'a>(suite: &Suite, metadata: &'a Metadata) -> anyhow::Result<Vec<&'a str>> {
-    let package = metadata.packages.iter().find(|package| package.name == "idemp-tests");
-    let targets = package.context("there is no package idemp-tests")?.targets.iter();
+    let packages = metadata
+        .packages
+        .iter()
+        .filter(|package| PACKAGES.contains(&package.name.as_str()));
+    let targets = packages.flat_map(|package| &package.targets);
     let all = targets.filter(|target| target.kind.iter().any(|kind| kind == "test"));
     let taken = |name: &str| SUITES.iter().any(|suite| suite.programs.contains(&name));
     let is_ours = |name: &str| suite.programs.contains(&name) || suite.programs.is_empty() && !taken(name);
@@ -252,7 +258,36 @@ impl Counted {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn a_suite_without_programs_of_its_own_has_those_of_no_other() {
+        let package = |name: &str, programs: &[&str]| {
+            let mut targets: Vec<_> = programs
+                .iter()
+                .map(|name| json!({"name": name, "kind": ["test"]}))
+                .collect();
+            targets.push(json!({"name": "idemp", "kind": ["bin"]}));
+            json!({
+                "name": name, "manifest_path": "Cargo.toml", "dependencies": [], "features": {}, "targets": targets,
+                "publish": null,
+            })
+        };
+        let (core, cli, tests) = (
+            package("idemp-core", &["keys"]),
+            package("idemp-cli", &["demo"]),
+            package("idemp-tests", &["python"]),
+        );
+        let metadata = json!({
+            "packages": [core, cli, tests], "target_directory": "target", "workspace_root": ".",
+        });
+        let metadata: Metadata = serde_json::from_value(metadata).unwrap();
+        let of = |name: &str| programs(SUITES.iter().find(|suite| suite.name == name).unwrap(), &metadata).unwrap();
+        assert_eq!(of("cli"), ["demo"]);
+        assert_eq!(of("python"), ["python"]);
+    }
 
     #[test]
     fn the_closing_lines_of_test_programs_are_summed_up() {
