@@ -72,6 +72,15 @@ struct Setup {
     dir: PathBuf,
 }
 
+impl Setup {
+    fn new(metadata: &Metadata) -> Self {
+        Self {
+            workspace_root: metadata.workspace_root.clone(),
+            dir: metadata.target_directory.join("e2e"),
+        }
+    }
+}
+
 /// What to do when a need cannot be met here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Missing {
@@ -113,13 +122,18 @@ pub(crate) fn build_binary(metadata: &Metadata) -> anyhow::Result<PathBuf> {
     Ok(binary)
 }
 
+/// Makes the Python environments in advance, for those who look for them under the target folder.
+pub(crate) fn make_environments() -> anyhow::Result<()> {
+    let setup = Setup::new(&metadata::members()?);
+    python::start(&setup)?;
+    redis::server(&setup)?;
+    Ok(())
+}
+
 fn run_suites(chosen: &dyn Fn(&Suite) -> bool, missing: Missing) -> anyhow::Result<()> {
     let metadata = metadata::members()?;
     let binary = build_binary(&metadata)?;
-    let setup = Setup {
-        workspace_root: metadata.workspace_root.clone(),
-        dir: metadata.target_directory.join("e2e"),
-    };
+    let setup = Setup::new(&metadata);
     let mut needs: BTreeMap<&str, anyhow::Result<Provided>> = BTreeMap::new();
     let mut rows = Vec::new();
     let mut failed = Vec::new();

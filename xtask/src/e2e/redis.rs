@@ -41,10 +41,7 @@ fn external(url: String) -> anyhow::Result<Provided> {
 }
 
 fn own(setup: &Setup) -> anyhow::Result<Provided> {
-    let server = match installed() {
-        Some(server) => server,
-        None => from_wheel(setup).context("neither redis-server nor valkey-server is installed, and no wheel")?,
-    };
+    let server = server(setup)?;
     let command = |address: SocketAddr, data: &Path| {
         let mut command = Command::new(&server);
         command
@@ -63,6 +60,14 @@ fn own(setup: &Setup) -> anyhow::Result<Provided> {
         environment: vec![(URL, url)],
         service: Some(service),
     })
+}
+
+/// The program of an installed server, else of the one in the wheel.
+pub(super) fn server(setup: &Setup) -> anyhow::Result<PathBuf> {
+    match installed() {
+        Some(server) => Ok(server),
+        None => from_wheel(setup).context("neither redis-server nor valkey-server is installed, and no wheel"),
+    }
 }
 
 fn installed() -> Option<PathBuf> {
