@@ -52,12 +52,8 @@ impl Failure {
 
     /// Adds the error behind it, with what is behind that.
     pub(crate) fn because(mut self, error: &dyn Error) -> Self {
-        let mut next = Some(error);
-        while let Some(error) = next {
-            self.text.push_str(": ");
-            self.text.push_str(&error.to_string());
-            next = error.source();
-        }
+        self.text.push_str(": ");
+        self.text.push_str(&chain(error));
         self
     }
 
@@ -66,6 +62,18 @@ impl Failure {
         complain(format_args!("error: {}", self.text));
         self.exit
     }
+}
+
+/// An error with what is behind it.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(error) = next {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        next = error.source();
+    }
+    text
 }
 
 /// Prints one line to standard error, with the program's name in front.

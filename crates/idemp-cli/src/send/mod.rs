@@ -16,7 +16,7 @@ use idemp_dispatch::{Dispatcher, LaneConfig, Report, Settlement, SubmitErrorKind
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, chain};
 use crate::io::{Input, print_json, print_line};
 use crate::progress::Progress;
 use crate::store::{DlqArg, Letters};
@@ -54,6 +54,10 @@ pub(crate) struct Args {
     /// Multiplies the waits between attempts, for tests and demonstrations
     #[arg(long, value_name = "F", default_value_t = 1.0, hide = true)]
     schedule_scale: f64,
+
+    /// Bytes of bodies on their way at most, for tests
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20, hide = true)]
+    lane_bytes: usize,
 }
 
 pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
@@ -111,6 +115,7 @@ fn dispatcher(
         schedule,
         attempt_timeout: target.attempt_timeout,
         concurrency: args.concurrency,
+        max_bytes: args.lane_bytes,
         ..LaneConfig::new(target.name, target.sink, letters.primary.clone())
     };
     Dispatcher::new(vec![lane]).map_err(|error| Failure::usage("configuration").because(&error))
@@ -255,12 +260,16 @@ impl Sender {
             match settlement {
                 Settlement::Delivered { .. } => self.tally.delivered += 1,
                 Settlement::DeadLettered { reason, .. } => self.tally.dead_lettered(*reason),
-                _ => {
+                // No lane of ours drops events, so what is left is what no store took.
+                other => {
                     self.tally.unsaved += 1;
-                    let key = report.key();
+                    let (key, input) = (report.key(), &self.input);
+                    let why = match other {
+                        Settlement::Unsaved { error: Some(error), .. } => chain(&**error),
+                        _ => "no store answered in time".to_owned(),
+                    };
                     self.progress.say(format_args!(
-                        "idemp: error: event {key} ({}:{line}) is saved nowhere",
-                        self.input
+                        "idemp: error: event {key} ({input}:{line}) is saved nowhere: {why}"
                     ));
                 }
             }

@@ -8,6 +8,7 @@
 )]
 
 mod dead_letters;
+mod fallback;
 mod input;
 mod interrupt;
 mod memory;

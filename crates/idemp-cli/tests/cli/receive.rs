@@ -110,6 +110,24 @@ async fn a_torn_last_line_is_ended() {
 }
 
 #[tokio::test]
+async fn an_event_that_cannot_be_written_is_not_taken() {
+    let place = Place::new();
+    // Every write to it fails for want of room.
+    let (_receiver, url) = place.receive("--out /dev/full").await;
+    place.write("in.jsonl", line("r", 1, "1"));
+    let words = format!("send in.jsonl --to {url}/webhooks/langchain --secret-env SECRET --schedule-scale 0.01 --json");
+    place.run(&words).await.exits(3);
+    let letters = place.run("dlq list --json").await.exits(0).jsonl();
+    let statuses: Vec<_> = letters[0]["attempts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|attempt| &attempt["status"])
+        .collect();
+    assert_eq!(statuses, [500, 500, 500, 500], "the claim is released each time");
+}
+
+#[tokio::test]
 async fn two_secrets_are_accepted_while_one_is_replaced() {
     let place = Place::new();
     place.write("old", "old secret");
