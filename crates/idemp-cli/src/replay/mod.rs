@@ -69,9 +69,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
     let defaults = ReplayOptions::default();
     let replayer = Replayer::new(ReplayOptions {
         rate_per_second: args.rate,
-        lease: defaults
+        lease: args
             .lease
-            .max(target.attempt_timeout.saturating_add(Duration::from_secs(2))),
+            .unwrap_or_else(|| defaults.lease.max(target.attempt_timeout.saturating_add(LEASE_MARGIN))),
         attempt_timeout: target.attempt_timeout,
         receiver_ttl: args.receiver_ttl,
         force: args.force,

@@ -116,7 +116,16 @@ impl DlqArg {
             ));
         };
         let fallback_path = fallback_path(path);
-        let fallback = match fallback_path.exists() {
+        let has_fallback = fallback_path.exists();
+        let primary = open_at_start(path, Missing::Refuse).inspect_err(|_| {
+            if has_fallback {
+                let fallback = fallback_path.display();
+                complain(format_args!(
+                    "dead letters lie also in {fallback}: --dlq sqlite:{fallback} reads it alone"
+                ));
+            }
+        })?;
+        let fallback = match has_fallback {
             true => Some(Fallback {
                 store: open_at_start(&fallback_path, Missing::Refuse)?,
                 path: fallback_path,
@@ -125,7 +134,7 @@ impl DlqArg {
         };
         Ok(Letters {
             name: store.to_string(),
-            primary: open_at_start(path, Missing::Refuse)?,
+            primary,
             fallback,
         })
     }

@@ -47,6 +47,8 @@ async fn the_fallback_takes_what_the_store_does_not() {
         .exits(0)
         .jsonl();
     assert_eq!(letters.len(), 2);
+    let hint = place.run("dlq list --dlq sqlite:d.db").await.exits(2).stderr;
+    assert!(hint.contains("--dlq sqlite:d.db.fallback reads it alone"), "{hint}");
 }
 
 #[tokio::test]
