@@ -1,7 +1,12 @@
 //! `idemp demo`, run as a person runs it.
 
 #![cfg(all(feature = "webhook", feature = "sqlite"))]
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails loudly")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails loudly"
+)]
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Output, Stdio};

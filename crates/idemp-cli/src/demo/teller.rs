@@ -6,7 +6,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use idemp_dispatch::Dispatcher;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::exit::Failure;
 use crate::io::print_line;
@@ -21,13 +21,9 @@ pub(super) struct Teller {
 }
 
 impl Teller {
-    /// With `silent` there are no lines. The bar is there if standard error is a terminal.
+    /// With `silent` there are no lines. The bar is there if standard error is a terminal, and once something moves.
     pub(super) fn new(silent: bool) -> Self {
-        let bar = if std::io::stderr().is_terminal() {
-            ProgressBar::no_length()
-        } else {
-            ProgressBar::hidden()
-        };
+        let bar = ProgressBar::hidden();
         // The template is ours and valid; if not, the default style does as well.
         let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
@@ -58,8 +54,7 @@ impl Teller {
 
     /// Moves the bar with what the dispatcher settles, out of `total`. Never ends.
     pub(super) async fn follow(&self, dispatcher: &Dispatcher, total: usize) -> Infallible {
-        self.bar.set_length(total as u64);
-        self.bar.set_message("settled");
+        self.show(total as u64, "settled");
         let mut ticks = tokio::time::interval(TICK);
         loop {
             ticks.tick().await;
@@ -75,9 +70,16 @@ impl Teller {
 
     /// Begins a bar for so many dead letters.
     pub(super) fn begin_replay(&self, letters: u64) {
-        self.bar.set_length(letters);
+        self.show(letters, "replayed");
         self.bar.set_position(0);
-        self.bar.set_message("replayed");
+    }
+
+    fn show(&self, length: u64, what: &'static str) {
+        self.bar.set_length(length);
+        self.bar.set_message(what);
+        if self.bar.is_hidden() && std::io::stderr().is_terminal() {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
     }
 
     pub(super) fn replayed_one(&self) {
