@@ -39,13 +39,24 @@ impl StoreError {
     /// An error with a sentence for the operator: lower case, no secret, nothing of any payload.
     #[must_use]
     pub fn new(kind: StoreErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, message: message.into(), source: None }
+        Self {
+            kind,
+            message: message.into(),
+            source: None,
+        }
     }
 
     /// Adds what it follows from.
     #[must_use]
     pub fn with_source(mut self, source: impl Error + Send + Sync + 'static) -> Self {
         self.source = Some(Arc::new(source));
+        self
+    }
+
+    /// Says where.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn at(mut self, path: &std::path::Path) -> Self {
+        self.message = format!("{}: {}", path.display(), self.message).into();
         self
     }
 

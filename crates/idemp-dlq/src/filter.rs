@@ -33,9 +33,15 @@ impl Filter {
     pub fn matches(&self, letter: &Letterhead) -> bool {
         let key = &letter.key;
         self.sink.as_ref().is_none_or(|sink| *sink == letter.sink)
-            && self.event_type.as_ref().is_none_or(|event_type| event_type.as_str() == key.event_type())
+            && self
+                .event_type
+                .as_ref()
+                .is_none_or(|event_type| event_type.as_str() == key.event_type())
             && self.reason.is_none_or(|reason| reason == letter.reason)
-            && self.run_id.as_ref().is_none_or(|run_id| run_id.as_str() == key.run_id())
+            && self
+                .run_id
+                .as_ref()
+                .is_none_or(|run_id| run_id.as_str() == key.run_id())
             && self.key.as_ref().is_none_or(|wanted| wanted == key)
             && self.since.is_none_or(|since| letter.dead_at >= since)
             && self.until.is_none_or(|until| letter.dead_at < until)

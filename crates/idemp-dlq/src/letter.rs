@@ -188,7 +188,10 @@ fn since(maybe_delivered: bool, attempts: &[AttemptRecord], accepted_at: SystemT
     if !maybe_delivered {
         return None;
     }
-    let earliest = attempts.iter().find(|attempt| may_have_arrived(attempt)).or(attempts.first());
+    let earliest = attempts
+        .iter()
+        .find(|attempt| may_have_arrived(attempt))
+        .or(attempts.first());
     Some(earliest.map_or(accepted_at, |attempt| attempt.started))
 }
 
@@ -236,7 +239,12 @@ mod tests {
     }
 
     fn failed(number: u32, cause: Cause, maybe_delivered: bool) -> ReplayFailure {
-        ReplayFailure { attempt: attempt(number, cause), reason: None, maybe_delivered, not_before: None }
+        ReplayFailure {
+            attempt: attempt(number, cause),
+            reason: None,
+            maybe_delivered,
+            not_before: None,
+        }
     }
 
     const REFUSED: Cause = Cause::Transport(Transport::Connect);
@@ -255,7 +263,10 @@ mod tests {
         }
         assert_eq!(numbers(&head), [5, 24, 25, 26, 27, 28, 29, 30]);
         assert_eq!(head.replay_count, 28);
-        assert_eq!(head.maybe_delivered_since(), Some(SystemTime::UNIX_EPOCH + Duration::from_secs(5)));
+        assert_eq!(
+            head.maybe_delivered_since(),
+            Some(SystemTime::UNIX_EPOCH + Duration::from_secs(5))
+        );
     }
 
     #[test]
@@ -277,14 +288,20 @@ mod tests {
 
     #[test]
     fn a_conflict_stays_one_and_a_rejection_is_told() {
-        let rejected = ReplayFailure { reason: Some(Reason::EventRejected), ..failed(1, Cause::Status(400), false) };
+        let rejected = ReplayFailure {
+            reason: Some(Reason::EventRejected),
+            ..failed(1, Cause::Status(400), false)
+        };
         let mut letter = head(Vec::new());
         letter.record(rejected.clone());
         assert_eq!((letter.reason, letter.class), (Reason::EventRejected, Class::Event));
 
         let mut conflict = head(Vec::new());
         (conflict.reason, conflict.class) = (Reason::KeyConflict, Class::Event);
-        conflict.record(ReplayFailure { reason: Some(Reason::ConfigurationRejected), ..rejected });
+        conflict.record(ReplayFailure {
+            reason: Some(Reason::ConfigurationRejected),
+            ..rejected
+        });
         conflict.absorb(head(Vec::new()));
         assert_eq!((conflict.reason, conflict.class), (Reason::KeyConflict, Class::Event));
     }

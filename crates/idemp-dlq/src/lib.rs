@@ -59,7 +59,5 @@ pub use replay::{
 };
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;
-pub use store::{
-    Claim, DeadLetterStore, EntryId, LeaseToken, Listed, Loaded, Put, Selection, Settled, Stats,
-};
+pub use store::{Claim, DeadLetterStore, EntryId, LeaseToken, Listed, Loaded, Put, Selection, Settled, Stats};
 pub use wire::RecordError;

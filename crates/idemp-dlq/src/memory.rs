@@ -57,7 +57,10 @@ impl DeadLetterStore for MemoryStore {
 
     async fn select(&self, filter: &Filter) -> Result<Box<dyn Selection>, StoreError> {
         let ids = self.shelf().select(filter);
-        Ok(Box::new(Frozen { shelf: Arc::clone(&self.shelf), ids: ids.into_iter() }))
+        Ok(Box::new(Frozen {
+            shelf: Arc::clone(&self.shelf),
+            ids: ids.into_iter(),
+        }))
     }
 
     async fn load(&self, id: &EntryId) -> Result<Option<Loaded>, StoreError> {
@@ -158,16 +161,34 @@ impl Shelf {
         };
         self.last_id += 1;
         ids.push(self.last_id);
-        self.entries.insert(self.last_id, Entry { head, message: letter.message, lease: None });
+        self.entries.insert(
+            self.last_id,
+            Entry {
+                head,
+                message: letter.message,
+                lease: None,
+            },
+        );
         put
     }
 
     fn select(&self, filter: &Filter) -> Vec<u64> {
-        let mut meant: Vec<_> = self.entries.iter().filter(|(_, entry)| filter.matches(&entry.head)).collect();
+        let mut meant: Vec<_> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| filter.matches(&entry.head))
+            .collect();
         meant.sort_by_cached_key(|(id, Entry { head, .. })| {
-            (time::day(head.accepted_at), head.key.run_id().to_owned(), head.key.step_index(), **id)
+            (
+                time::day(head.accepted_at),
+                head.key.run_id().to_owned(),
+                head.key.step_index(),
+                **id,
+            )
         });
-        let limit = filter.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        let limit = filter
+            .limit
+            .map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
         meant.into_iter().map(|(id, _)| *id).take(limit).collect()
     }
 
@@ -189,7 +210,9 @@ impl Shelf {
     }
 
     fn remove(&mut self, id: u64) {
-        let Some(Entry { head, .. }) = self.entries.remove(&id) else { return };
+        let Some(Entry { head, .. }) = self.entries.remove(&id) else {
+            return;
+        };
         let identity = (head.sink, head.key);
         if let Some(ids) = self.by_key.get_mut(&identity) {
             ids.retain(|other| *other != id);
@@ -224,7 +247,10 @@ impl Selection for Frozen {
         }
         let page = self.ids.by_ref().take(PAGE).filter_map(|id| {
             let entry = shelf.entries.get(&id)?;
-            Some(Listed { id: EntryId::new(id.to_string()), letterhead: Ok(entry.head.clone()) })
+            Some(Listed {
+                id: EntryId::new(id.to_string()),
+                letterhead: Ok(entry.head.clone()),
+            })
         });
         Ok(Some(page.collect()))
     }

@@ -39,7 +39,7 @@ pub trait DeadLetterStore: Send + Sync + 'static {
     async fn put(&self, letter: DeadLetter) -> Result<Put, StoreError>;
 
     /// Freezes which entries the filter means now, and lists them in replay order by pages: oldest day (UTC) of
-    /// `accepted_at` first, within a day by run, within a run by step.
+    /// `accepted_at` first, within a day one run after the other, within a run by step.
     ///
     /// # Errors
     /// If the store cannot be read.

@@ -9,19 +9,26 @@ const DAY: i128 = 24 * 60 * 60 * 1_000_000_000;
 /// RFC 3339 in UTC, to the nanosecond; what lies outside the calendar is moved to its edge.
 pub(crate) fn to_text(time: SystemTime) -> String {
     Timestamp::try_from(time)
-        .unwrap_or(if time < SystemTime::UNIX_EPOCH { Timestamp::MIN } else { Timestamp::MAX })
+        .unwrap_or(if time < SystemTime::UNIX_EPOCH {
+            Timestamp::MIN
+        } else {
+            Timestamp::MAX
+        })
         .to_string()
 }
 
 /// Reads RFC 3339.
 pub(crate) fn from_text(text: &str) -> Option<SystemTime> {
-    text.parse::<Timestamp>().ok().and_then(|time| SystemTime::try_from(time).ok())
+    text.parse::<Timestamp>()
+        .ok()
+        .and_then(|time| SystemTime::try_from(time).ok())
 }
 
 /// `time` and `length` later, or the end of all that is counted.
 pub(crate) fn after(time: SystemTime, length: Duration) -> SystemTime {
     // Half of the seconds that fit: far beyond the calendar, and still to be calculated with.
-    time.checked_add(length).unwrap_or(SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 62))
+    time.checked_add(length)
+        .unwrap_or(SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 62))
 }
 
 /// Nanoseconds since 1970, before it negative.
@@ -44,7 +51,11 @@ pub(crate) fn nanos(time: SystemTime) -> i64 {
 #[cfg(feature = "sqlite")]
 pub(crate) fn from_nanos(nanos: i64) -> SystemTime {
     let length = Duration::from_nanos(nanos.unsigned_abs());
-    if nanos < 0 { SystemTime::UNIX_EPOCH - length } else { SystemTime::UNIX_EPOCH + length }
+    if nanos < 0 {
+        SystemTime::UNIX_EPOCH - length
+    } else {
+        SystemTime::UNIX_EPOCH + length
+    }
 }
 
 /// The day in UTC, counted from 1970-01-01.

@@ -5,9 +5,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use idemp_core::{
-    AttemptRecord, Cause, Class, Detail, IdempotencyKey, KeyError, Message, Reason, SinkName, Transport,
-};
+use idemp_core::{AttemptRecord, Cause, Class, Detail, IdempotencyKey, KeyError, Message, Reason, SinkName, Transport};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -72,7 +70,7 @@ struct Versioned {
 impl DeadLetter {
     /// The record, versioned JSON on one line: times are RFC 3339 in UTC, the body is a JSON string.
     #[must_use]
-    pub fn to_json(&self) -> Vec<u8> {
+    pub fn to_json(&self) -> String {
         let head = self.letterhead();
         let mut record = Record::of(&head);
         record.body_sha256 = Some(Cow::Owned(hex(&self.body_sha256())));
@@ -99,7 +97,7 @@ impl DeadLetter {
 impl Letterhead {
     /// The record without body and hash, for stores that keep those beside it.
     #[must_use]
-    pub fn to_json(&self) -> Vec<u8> {
+    pub fn to_json(&self) -> String {
         write(&Record::of(self))
     }
 
@@ -204,9 +202,9 @@ fn read_time(field: &'static str, text: &str) -> Result<SystemTime, RecordError>
     time::from_text(text).ok_or(RecordError::Time { field })
 }
 
-#[expect(clippy::expect_used, reason = "strings and numbers always have a JSON form, and a Vec takes every byte")]
-fn write(record: &Record<'_>) -> Vec<u8> {
-    serde_json::to_vec(record).expect("a record is plain data")
+#[expect(clippy::expect_used, reason = "strings and numbers always have a JSON form")]
+fn write(record: &Record<'_>) -> String {
+    serde_json::to_string(record).expect("a record is plain data")
 }
 
 fn read(json: &[u8]) -> Result<Record<'_>, RecordError> {
@@ -216,7 +214,10 @@ fn read(json: &[u8]) -> Result<Record<'_>, RecordError> {
         // Another version may lack what this one wants.
         Err(error) => match serde_json::from_slice::<Versioned>(json) {
             Ok(Versioned { version: found }) if found != VERSION => Err(RecordError::Version { found }),
-            _ => Err(RecordError::Torn { line: error.line(), column: error.column() }),
+            _ => Err(RecordError::Torn {
+                line: error.line(),
+                column: error.column(),
+            }),
         },
     }
 }

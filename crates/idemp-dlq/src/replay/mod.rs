@@ -60,7 +60,10 @@ impl Replayer {
     /// # Errors
     /// If one of them is out of its bounds.
     pub fn new(options: ReplayOptions) -> Result<Self, OptionsError> {
-        Ok(Self { options: options.check()?, clock: Arc::new(SystemTime::now) })
+        Ok(Self {
+            options: options.check()?,
+            clock: Arc::new(SystemTime::now),
+        })
     }
 
     /// Takes the time of day from elsewhere than the system, for tests. Waiting is tokio's.
@@ -94,12 +97,16 @@ impl Replayer {
         observe: &mut (dyn FnMut(Progress<'_>) + Send),
         cancel: &CancellationToken,
     ) -> Result<ReplaySummary, ReplayError> {
-        pass::Pass::new(&self.options, &*self.clock, store, targets, observe, cancel).run(filter).await
+        pass::Pass::new(&self.options, &*self.clock, store, targets, observe, cancel)
+            .run(filter)
+            .await
     }
 }
 
 impl fmt::Debug for Replayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Replayer").field("options", &self.options).finish_non_exhaustive()
+        f.debug_struct("Replayer")
+            .field("options", &self.options)
+            .finish_non_exhaustive()
     }
 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 /// How a replay goes about it. Every field has a default.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplayOptions {
-    /// Attempts a second, at most. 10 by default; above 0. They go out one after the other, so a slow receiver sets a
+    /// Attempts a second, at most. 10 by default; at least one in 24 h. They go out one after the other, so a slow receiver sets a
     /// bound of its own; above 1,000 there is no pause.
     pub rate_per_second: f64,
     /// How long an entry is held for an attempt. 30 s by default; at least 2 s more than
     /// [`attempt_timeout`](Self::attempt_timeout).
     pub lease: Duration,
-    /// Time for one attempt: connecting, sending, reading the answer. 5 s by default; above 0.
+    /// Time for one attempt: connecting, sending, reading the answer. 5 s by default; above 0, at most 1 h.
     pub attempt_timeout: Duration,
     /// After so many failures in a row the replay stops: the receiver is not well yet. 10 by default; at least 1.
     pub stop_after_failures: u32,
@@ -40,6 +40,12 @@ impl Default for ReplayOptions {
 /// What an attempt may take beyond its time before it is cut.
 pub(super) const GRACE: Duration = Duration::from_secs(1);
 
+/// Longest time between two attempts.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Longest time for an attempt.
+const LONGEST_ATTEMPT: Duration = Duration::from_secs(60 * 60);
+
 /// Time for writing the result down before the lease ends.
 const SETTLING: Duration = Duration::from_secs(1);
 
@@ -58,13 +64,13 @@ pub(super) struct Checked {
 impl ReplayOptions {
     pub(super) fn check(self) -> Result<Checked, OptionsError> {
         let interval = match Duration::try_from_secs_f64(1.0 / self.rate_per_second) {
-            Ok(interval) if self.rate_per_second > 0.0 => interval,
+            Ok(interval) if self.rate_per_second > 0.0 && interval <= LONGEST_INTERVAL => interval,
             _ => return Err(OptionsError::Rate),
         };
-        if self.attempt_timeout.is_zero() {
+        if self.attempt_timeout.is_zero() || self.attempt_timeout > LONGEST_ATTEMPT {
             return Err(OptionsError::AttemptTimeout);
         }
-        let least = self.attempt_timeout.saturating_add(GRACE + SETTLING);
+        let least = self.attempt_timeout + GRACE + SETTLING;
         if self.lease < least {
             return Err(OptionsError::Lease { least });
         }
@@ -73,7 +79,11 @@ impl ReplayOptions {
         }
         Ok(Checked {
             // Timers tick in milliseconds: a shorter pause would be rounded up to one.
-            interval: if interval < Duration::from_millis(1) { Duration::ZERO } else { interval },
+            interval: if interval < Duration::from_millis(1) {
+                Duration::ZERO
+            } else {
+                interval
+            },
             lease: self.lease,
             attempt_timeout: self.attempt_timeout,
             stop_after_failures: self.stop_after_failures,
@@ -87,9 +97,9 @@ impl ReplayOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OptionsError {
-    /// The rate is not a number above 0, or too close to it.
+    /// The rate is not a number above 0, or less than one attempt in 24 h.
     Rate,
-    /// An attempt has no time.
+    /// An attempt has no time, or more than 1 h.
     AttemptTimeout,
     /// The lease could end before an attempt does.
     Lease {
@@ -103,8 +113,8 @@ pub enum OptionsError {
 impl fmt::Display for OptionsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Rate => f.write_str("the rate is not a number of attempts a second above 0"),
-            Self::AttemptTimeout => f.write_str("an attempt has no time"),
+            Self::Rate => f.write_str("the rate is not a number of attempts a second, at least one in 24 h"),
+            Self::AttemptTimeout => f.write_str("the time of an attempt is not above 0 and at most 1 h"),
             Self::Lease { least } => write!(f, "the lease is shorter than {least:?}, an attempt could outlive it"),
             Self::StopAfterFailures => f.write_str("a replay cannot stop after 0 failures"),
         }
@@ -121,21 +131,42 @@ mod tests {
     fn bounds_are_kept() {
         let default = ReplayOptions::default();
         assert_eq!(default.clone().check().unwrap().interval, Duration::from_millis(100));
-        for rate_per_second in [0.0, -0.0, -1.0, f64::NAN, f64::NEG_INFINITY, 1e-300] {
-            let options = ReplayOptions { rate_per_second, ..default.clone() };
+        for rate_per_second in [0.0, -0.0, -1.0, f64::NAN, f64::NEG_INFINITY, 1e-300, 1e-5] {
+            let options = ReplayOptions {
+                rate_per_second,
+                ..default.clone()
+            };
             assert_eq!(options.check().unwrap_err(), OptionsError::Rate, "{rate_per_second}");
         }
         for rate_per_second in [2_000.0, f64::INFINITY] {
-            let options = ReplayOptions { rate_per_second, ..default.clone() };
+            let options = ReplayOptions {
+                rate_per_second,
+                ..default.clone()
+            };
             assert_eq!(options.check().unwrap().interval, Duration::ZERO, "{rate_per_second}");
         }
-        let options = ReplayOptions { lease: Duration::from_millis(6_999), ..default.clone() };
-        assert_eq!(options.check().unwrap_err(), OptionsError::Lease { least: Duration::from_secs(7) });
-        let options = ReplayOptions { attempt_timeout: Duration::MAX, ..default.clone() };
-        assert!(options.check().is_err());
-        let options = ReplayOptions { attempt_timeout: Duration::ZERO, ..default.clone() };
-        assert_eq!(options.check().unwrap_err(), OptionsError::AttemptTimeout);
-        let options = ReplayOptions { stop_after_failures: 0, ..default };
+        let options = ReplayOptions {
+            lease: Duration::from_millis(6_999),
+            ..default.clone()
+        };
+        assert_eq!(
+            options.check().unwrap_err(),
+            OptionsError::Lease {
+                least: Duration::from_secs(7)
+            }
+        );
+        for attempt_timeout in [Duration::ZERO, Duration::from_millis(3_600_001), Duration::MAX] {
+            let options = ReplayOptions {
+                attempt_timeout,
+                lease: Duration::MAX,
+                ..default.clone()
+            };
+            assert_eq!(options.check().unwrap_err(), OptionsError::AttemptTimeout);
+        }
+        let options = ReplayOptions {
+            stop_after_failures: 0,
+            ..default
+        };
         assert_eq!(options.check().unwrap_err(), OptionsError::StopAfterFailures);
     }
 }

@@ -2,13 +2,15 @@
 
 use std::time::SystemTime;
 
-use idemp_core::{Attempt, AttemptRecord, Cause, Detail, Failure, IdempotencyKey, Outcome, Reason, SinkName, Transport, Verdict};
+use idemp_core::{
+    Attempt, AttemptRecord, Cause, Detail, Failure, IdempotencyKey, Outcome, Reason, SinkName, Transport, Verdict,
+};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use super::Target;
 use super::options::{Checked, GRACE};
 use super::report::{Fate, Progress, Refused, ReplayError, ReplaySummary, Stopped};
-use super::Target;
 use crate::{
     Claim, DeadLetter, DeadLetterStore, EntryId, Filter, LeaseToken, Listed, ReplayFailure, Settled, StoreError,
     StoreErrorKind, time,
@@ -80,12 +82,23 @@ impl<'a> Pass<'a> {
                 self.summary.stopped = stopped;
                 Ok(self.summary)
             }
-            Err(store) => Err(ReplayError { summary: Box::new(self.summary), store }),
+            Err(store) => Err(ReplayError {
+                summary: Box::new(self.summary),
+                store,
+            }),
         }
     }
 
     fn settled(&self) -> u64 {
-        let ReplaySummary { replayed, unmarked, held, gone, no_target, unreadable, .. } = self.summary;
+        let ReplaySummary {
+            replayed,
+            unmarked,
+            held,
+            gone,
+            no_target,
+            unreadable,
+            ..
+        } = self.summary;
         replayed + unmarked + held + gone + no_target + unreadable + self.summary.failed() + self.summary.refused()
     }
 
@@ -104,7 +117,10 @@ impl<'a> Pass<'a> {
         }
         held.sort_by_key(|(until, _)| *until);
         if let Some((until, _)) = held.first() {
-            (self.observe)(Progress::Waiting { entries: held.len() as u64, until: *until });
+            (self.observe)(Progress::Waiting {
+                entries: held.len() as u64,
+                until: *until,
+            });
         }
         for (until, entry) in held {
             if self.is_failing() {
@@ -126,7 +142,11 @@ impl<'a> Pass<'a> {
         while let Some(page) = selection.next_page().await? {
             for Listed { id, letterhead } in page {
                 match letterhead {
-                    Ok(head) => chosen.push(Chosen { id, sink: head.sink, key: head.key }),
+                    Ok(head) => chosen.push(Chosen {
+                        id,
+                        sink: head.sink,
+                        key: head.key,
+                    }),
                     Err(error) => unreadable.push((id, error)),
                 }
             }
@@ -161,7 +181,12 @@ impl<'a> Pass<'a> {
         let Some(target) = (self.targets)(&entry.sink) else {
             return Ok(self.done(entry, Fate::NoTarget));
         };
-        if self.cancel.run_until_cancelled(sleep_until(self.next_slot)).await.is_none() {
+        if self
+            .cancel
+            .run_until_cancelled(sleep_until(self.next_slot))
+            .await
+            .is_none()
+        {
             return Ok(Visit::Cancelled);
         }
         let now = (self.clock)();
@@ -204,17 +229,16 @@ impl<'a> Pass<'a> {
     }
 
     /// Sends a letter once, writes down what came of it, and says whether that could be written.
-    async fn attempt(
-        &mut self,
-        id: &EntryId,
-        letter: &DeadLetter,
-        target: &Target,
-    ) -> (Fate, Result<(), StoreError>) {
+    async fn attempt(&mut self, id: &EntryId, letter: &DeadLetter, target: &Target) -> (Fate, Result<(), StoreError>) {
         let (started, begun) = ((self.clock)(), Instant::now());
         self.next_slot = begun + self.options.interval;
         let deadline = begun + self.options.attempt_timeout;
         let number = letter.attempts.last().map_or(1, |last| last.number.saturating_add(1));
-        let attempt = Attempt { number, now: started, deadline: deadline.into_std() };
+        let attempt = Attempt {
+            number,
+            now: started,
+            deadline: deadline.into_std(),
+        };
         let outcome = timeout_at(deadline + GRACE, target.sink.deliver(&letter.message, attempt))
             .await
             .unwrap_or_else(|_| Failure::transport(Transport::Timeout).into());
@@ -230,11 +254,22 @@ impl<'a> Pass<'a> {
             };
         }
         self.failures_in_a_row += 1;
-        let mut record = AttemptRecord { number, started, elapsed, cause: None, detail: Detail::default() };
+        let mut record = AttemptRecord {
+            number,
+            started,
+            elapsed,
+            cause: None,
+            detail: Detail::default(),
+        };
         let failure = match outcome {
             Outcome::Delivered { status } => {
                 record.cause = status.map(Cause::Status);
-                ReplayFailure { attempt: record, reason: reason(verdict), maybe_delivered: false, not_before: None }
+                ReplayFailure {
+                    attempt: record,
+                    reason: reason(verdict),
+                    maybe_delivered: false,
+                    not_before: None,
+                }
             }
             Outcome::Failed(failure) => {
                 record.cause = Some(failure.cause);
@@ -244,11 +279,16 @@ impl<'a> Pass<'a> {
                     attempt: record,
                     reason: reason(verdict),
                     maybe_delivered: failure.maybe_delivered,
-                    not_before: delay.filter(|delay| !delay.is_zero()).map(|delay| time::after(now, delay)),
+                    not_before: delay
+                        .filter(|delay| !delay.is_zero())
+                        .map(|delay| time::after(now, delay)),
                 }
             }
         };
-        let fate = Fate::Failed { verdict, cause: failure.attempt.cause };
+        let fate = Fate::Failed {
+            verdict,
+            cause: failure.attempt.cause,
+        };
         let written = self.store.record_failure(id, &self.token, failure).await;
         (fate, written.map(|_| ()))
     }

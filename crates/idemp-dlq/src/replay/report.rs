@@ -140,8 +140,14 @@ impl ReplaySummary {
         let number = match fate {
             Fate::Replayed => &mut self.replayed,
             Fate::Unmarked => &mut self.unmarked,
-            Fate::Failed { verdict: Verdict::RejectsEvent, .. } => &mut self.failed_event,
-            Fate::Failed { verdict: Verdict::RejectsConfiguration, .. } => &mut self.failed_configuration,
+            Fate::Failed {
+                verdict: Verdict::RejectsEvent,
+                ..
+            } => &mut self.failed_event,
+            Fate::Failed {
+                verdict: Verdict::RejectsConfiguration,
+                ..
+            } => &mut self.failed_configuration,
             Fate::Failed { .. } => &mut self.failed_retry,
             Fate::Refused(Refused::NotBefore(_)) => &mut self.refused_not_before,
             Fate::Refused(Refused::ReceiverForgot { .. }) => &mut self.refused_receiver_ttl,
