@@ -36,3 +36,37 @@ pub(super) fn unreadable(id: i64, error: RecordError) -> StoreError {
 pub(super) fn closed() -> StoreError {
     StoreError::new(StoreErrorKind::Closed, "the dead-letter file is closed")
 }
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::ffi;
+
+    use super::*;
+
+    #[test]
+    fn kinds_follow_the_code() {
+        for (code, kind) in [
+            (ffi::SQLITE_FULL, StoreErrorKind::Full),
+            (ffi::SQLITE_NOTADB, StoreErrorKind::Corrupt),
+            (ffi::SQLITE_CORRUPT, StoreErrorKind::Corrupt),
+            (ffi::SQLITE_CORRUPT_INDEX, StoreErrorKind::Corrupt),
+            (ffi::SQLITE_CANTOPEN, StoreErrorKind::CannotOpen),
+            (ffi::SQLITE_CANTOPEN_ISDIR, StoreErrorKind::CannotOpen),
+            (ffi::SQLITE_PERM, StoreErrorKind::CannotOpen),
+            (ffi::SQLITE_READONLY, StoreErrorKind::CannotOpen),
+            (ffi::SQLITE_BUSY, StoreErrorKind::Unavailable),
+            (ffi::SQLITE_BUSY_RECOVERY, StoreErrorKind::Unavailable),
+            (ffi::SQLITE_LOCKED, StoreErrorKind::Unavailable),
+            (ffi::SQLITE_IOERR_FSYNC, StoreErrorKind::Unavailable),
+            (ffi::SQLITE_NOMEM, StoreErrorKind::Unavailable),
+        ] {
+            let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), Some("told by SQLite".to_owned()));
+            let error = StoreError::from(error);
+            assert_eq!(error.kind(), kind, "{code}");
+            assert!(
+                !error.to_string().contains("told by"),
+                "the source's text is the source's: {error}"
+            );
+        }
+    }
+}

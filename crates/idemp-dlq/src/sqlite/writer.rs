@@ -140,6 +140,8 @@ fn alone(connection: &Connection, job: &mut dyn Job) -> Result<(), StoreError> {
 }
 
 fn begin(connection: &Connection) -> Result<(), Failure> {
+    // Nothing is open, unless the disk failed while a transaction was rolled back.
+    roll_back(connection)?;
     connection
         .execute_batch("BEGIN IMMEDIATE")
         .map_err(|error| Failure::NotBegun(error.into()))
