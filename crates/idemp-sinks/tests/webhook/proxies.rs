@@ -68,7 +68,7 @@ async fn a_proxy_that_is_down_delivers_nothing() {
 /// Runs [`delivers_from_a_child`] with these variables.
 async fn child(url: &str, proxy: &str, variables: &[(&str, &str)]) {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "proxies::delivers_from_a_child", "--ignored", "--nocapture"]);
+    command.args(["--exact", "proxies::delivers_from_a_child", "--nocapture"]);
     for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"] {
         command.env_remove(name).env_remove(name.to_lowercase());
     }
@@ -81,17 +81,15 @@ async fn child(url: &str, proxy: &str, variables: &[(&str, &str)]) {
     assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
 }
 
+/// Does its work in a child process of other tests, with the variables that they set.
 #[tokio::test]
-#[ignore = "runs in a child process of other tests, with the variables that they set"]
 async fn delivers_from_a_child() {
+    let Ok(url) = std::env::var("CHILD_URL") else { return };
     let proxy = match std::env::var("CHILD_PROXY").unwrap().as_str() {
         "environment" => WebhookProxy::Environment,
         _ => WebhookProxy::None,
     };
-    let sink = WebhookSink::new(WebhookConfig {
-        proxy,
-        ..config(std::env::var("CHILD_URL").unwrap())
-    });
+    let sink = WebhookSink::new(WebhookConfig { proxy, ..config(url) });
     assert_eq!(deliver(&sink.unwrap(), AMPLE).await, DELIVERED);
 }
 
