@@ -20,7 +20,7 @@ mod tidy;
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-usage: cargo xtask ci                              every check, then the end-to-end tests
+usage: cargo xtask ci [STEP..]                     every check, then the end-to-end tests
        cargo xtask e2e [--allow-missing] [NAME..]  end-to-end tests, with the services that they need
        cargo xtask bench [NAME..]                  benchmarks, in release mode
 
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = process::stop_children_on_signals().and_then(|()| match arguments.as_slice() {
-        ["ci"] => ci::run(),
+        ["ci", steps @ ..] => ci::run(steps),
         ["e2e", rest @ ..] => {
             let (flags, names): (Vec<&str>, Vec<&str>) = rest.iter().partition(|word| word.starts_with("--"));
             match flags.as_slice() {
