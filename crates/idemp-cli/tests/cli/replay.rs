@@ -64,7 +64,7 @@ async fn killed_in_the_middle_and_run_again_it_skips_none() {
     let peer = answering(200).await;
     let to = peer.url("/hook");
     // The shortest lease that its attempts allow.
-    let words = format!("replay --to {to} --secret-env SECRET --timeout 500ms --lease 3s");
+    let words = format!("replay --to {to} --secret-env SECRET --timeout 4s --lease 6s");
     let first = Running::start(place.idemp(&format!("{words} --rate 20")));
     peer.received(5).await;
     first.kill().await;
