@@ -1,9 +1,10 @@
 //! The recorded events (tests/data/langchain-events.jsonl), 585 of 87 real runs.
 
 use anyhow::{Context, ensure};
-use idemp_core::{EventType, IdempotencyKey, Message, RunId, StepIndex};
+use bytes::Bytes;
+use idemp_core::{EventType, IdempotencyKey, Message, Run, RunId, StepIndex};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const FILE: &str = include_str!("../../tests/data/langchain-events.jsonl");
 
@@ -36,6 +37,50 @@ pub(crate) fn events() -> anyhow::Result<Vec<Event>> {
 pub(crate) fn messages() -> anyhow::Result<Vec<Message>> {
     let message = |event: Event| Ok(Message::from_json(event.key, event.text.as_bytes())?);
     events()?.into_iter().map(message).collect()
+}
+
+/// Events without end under keys of their own, in the bodies of a few.
+pub(crate) struct Numbered {
+    run: Run,
+    bodies: Vec<(EventType, Bytes)>,
+}
+
+impl Numbered {
+    /// In the bodies of the recorded events.
+    pub(crate) fn recorded() -> anyhow::Result<Self> {
+        let body = |message: Message| {
+            let event_type = EventType::parse(message.key().event_type())?;
+            Ok((event_type, message.body().clone()))
+        };
+        Ok(Self::new(
+            messages()?.into_iter().map(body).collect::<anyhow::Result<_>>()?,
+        ))
+    }
+
+    /// In one body of this many bytes.
+    pub(crate) fn of_length(bytes: usize) -> anyhow::Result<Self> {
+        let event = |padding: usize| {
+            let data = json!({"output": "x".repeat(padding), "tags": ["seq:step:1"], "usage": {"tokens": 12}});
+            Run::new().event(EventType::TOOL_END, &data)
+        };
+        let padding = bytes.checked_sub(event(0)?.body().len()).context("too short a body")?;
+        Ok(Self::new(vec![(EventType::TOOL_END, event(padding)?.body().clone())]))
+    }
+
+    fn new(bodies: Vec<(EventType, Bytes)>) -> Self {
+        Self {
+            run: Run::new(),
+            bodies,
+        }
+    }
+
+    /// New events; their bodies are the same ones each time.
+    pub(crate) fn take(&self, count: usize) -> anyhow::Result<Vec<Message>> {
+        let next = |(event_type, body): &(EventType, Bytes)| {
+            Ok(Message::from_stored(self.run.next_key(event_type)?, body.clone())?)
+        };
+        self.bodies.iter().cycle().take(count).map(next).collect()
+    }
 }
 
 fn event(line: &'static str) -> anyhow::Result<Event> {

@@ -8,14 +8,21 @@
     reason = "a program for a person at a terminal"
 )]
 
+mod allocator;
 mod canonical;
 mod corpus;
 mod cpython;
+mod fastapi;
 mod hmac;
+mod load;
+mod local;
 mod machine;
 mod measure;
+mod memory;
+mod receiver;
 mod report;
 mod serialize;
+mod webhook;
 
 use std::process::ExitCode;
 
@@ -24,11 +31,16 @@ use anyhow::bail;
 use crate::report::{Bench, Report};
 
 /// Every benchmark, in the order in which they run.
-const BENCHES: &[(&str, fn() -> anyhow::Result<Bench>)] = &[
+const BENCHES: &[(&str, Run)] = &[
     ("canonical", canonical::run),
     ("serialize", serialize::run),
     ("hmac", hmac::run),
+    ("webhook", webhook::run),
+    ("receiver", receiver::run),
+    ("memory", memory::run),
 ];
+
+type Run = fn() -> anyhow::Result<Bench>;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

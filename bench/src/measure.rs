@@ -8,10 +8,18 @@ use rustix::time::{ClockId, clock_gettime};
 /// How long one sample of something fast takes.
 const SAMPLE: Duration = Duration::from_millis(40);
 
-/// Samples of both sides, in seconds for the same piece of work; those at one place were taken one after the other.
-pub(crate) struct Pairs {
-    ours: Vec<f64>,
-    other: Vec<f64>,
+/// Samples of both sides for the same piece of work, mostly in seconds; those at one place were taken one after the
+/// other.
+pub(crate) struct Pairs<S = f64> {
+    ours: Vec<S>,
+    other: Vec<S>,
+}
+
+/// A sample by two measures, in seconds.
+#[derive(Clone, Copy)]
+pub(crate) struct Both {
+    pub(crate) clock: f64,
+    pub(crate) processor: f64,
 }
 
 /// The least, the middle and the greatest.
@@ -22,12 +30,22 @@ pub(crate) struct Spread {
     pub(crate) max: f64,
 }
 
-impl Pairs {
-    /// Takes `rounds` pairs, after one that only warms up. Who begins alternates. A sample is a number of seconds.
+impl Both {
+    /// A share of it.
+    pub(crate) fn divided_by(self, parts: usize) -> Self {
+        Self {
+            clock: self.clock / parts as f64,
+            processor: self.processor / parts as f64,
+        }
+    }
+}
+
+impl<S> Pairs<S> {
+    /// Takes `rounds` pairs, after one that only warms up. Who begins alternates.
     pub(crate) fn take(
         rounds: usize,
-        mut ours: impl FnMut() -> anyhow::Result<f64>,
-        mut other: impl FnMut() -> anyhow::Result<f64>,
+        mut ours: impl FnMut() -> anyhow::Result<S>,
+        mut other: impl FnMut() -> anyhow::Result<S>,
     ) -> anyhow::Result<Self> {
         let mut pairs = Self {
             ours: Vec::with_capacity(rounds),
@@ -48,7 +66,28 @@ impl Pairs {
         }
         Ok(pairs)
     }
+}
 
+impl Pairs<Both> {
+    /// By the clock.
+    pub(crate) fn clock(&self) -> Pairs {
+        self.map(|both| both.clock)
+    }
+
+    /// In processor time.
+    pub(crate) fn processor(&self) -> Pairs {
+        self.map(|both| both.processor)
+    }
+
+    fn map(&self, by: fn(&Both) -> f64) -> Pairs {
+        Pairs {
+            ours: self.ours.iter().map(by).collect(),
+            other: self.other.iter().map(by).collect(),
+        }
+    }
+}
+
+impl Pairs {
     pub(crate) fn ours(&self) -> f64 {
         Spread::of(self.ours.iter().copied()).median
     }
@@ -109,6 +148,15 @@ pub(crate) fn calls_of<T>(mut work: impl FnMut() -> T) -> impl FnMut() -> anyhow
 
 /// Processor time that this thread has had.
 fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
+    processor_time(ClockId::ThreadCPUTime)
+}
+
+/// Processor time that all threads of this process have had.
+pub(crate) fn process_time() -> Duration {
+    processor_time(ClockId::ProcessCPUTime)
+}
+
+fn processor_time(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
