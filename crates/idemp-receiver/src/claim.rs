@@ -2,10 +2,11 @@
 
 use std::error::Error;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock};
 
 use idemp_core::IdempotencyKey;
-use sha2::{Digest, Sha256};
+use twox_hash::XxHash3_128;
 
 /// Longest key that is taken, in bytes.
 const MAX_KEY: usize = 255;
@@ -103,14 +104,17 @@ impl ClaimKey {
             return Err(ClaimKeyError::Character { at });
         }
         let (slash, name) = scope.name().map_or(("", ""), |name| ("/", name));
-        let mut text = String::with_capacity(slash.len() + name.len() + 1 + key.len());
+        let mut text = [0; 1 + MAX_SCOPE + 1 + MAX_KEY];
+        let mut len = 0;
         for part in [slash, name, ":", key] {
-            text.push_str(part);
+            text[len..len + part.len()].copy_from_slice(part.as_bytes());
+            len += part.len();
         }
+        let text = std::str::from_utf8(&text[..len]).map_err(|_| ClaimKeyError::Character { at: 0 })?;
         Ok(Self {
-            // At most 1 + 64 + 1.
-            key_at: (text.len() - key.len()) as u8,
             text: text.into(),
+            // At most 1 + 64 + 1.
+            key_at: (len - key.len()) as u8,
         })
     }
 
@@ -218,7 +222,10 @@ impl fmt::Display for ClaimKeyError {
 
 impl Error for ClaimKeyError {}
 
-/// Tells whether two bodies under one key are the same: the first 16 bytes of the body's SHA-256.
+/// Tells whether two bodies under one key are the same: the body's XXH3 with 128 bits.
+///
+/// Not a cryptographic hash, and much faster than one. Bodies are verified before they come here, and whoever can sign
+/// two bodies with one fingerprint could as well send them under two keys.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint([u8; 16]);
 
@@ -226,10 +233,7 @@ impl Fingerprint {
     /// The fingerprint of these body bytes.
     #[must_use]
     pub fn of(body: &[u8]) -> Self {
-        let digest: [u8; 32] = Sha256::digest(body).into();
-        let mut bytes = [0; 16];
-        bytes.copy_from_slice(&digest[..16]);
-        Self(bytes)
+        Self(XxHash3_128::oneshot(body).to_be_bytes())
     }
 
     /// A fingerprint that a store kept.
@@ -256,13 +260,17 @@ impl fmt::Debug for Fingerprint {
 pub struct Token([u8; 16]);
 
 impl Token {
-    /// 122 random bits.
+    /// A token that no other claim has, in this process or in another: 122 random bits that the process drew once, plus
+    /// a count.
     ///
     /// # Panics
-    /// If the operating system gives no random bytes.
+    /// If the operating system gives no random bytes, the first time.
     #[must_use]
-    pub fn random() -> Self {
-        Self(uuid::Uuid::new_v4().into_bytes())
+    pub fn unique() -> Self {
+        static DRAWN: LazyLock<u128> = LazyLock::new(|| uuid::Uuid::new_v4().as_u128());
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Relaxed);
+        Self(DRAWN.wrapping_add(count.into()).to_be_bytes())
     }
 
     /// A token that a store kept.
@@ -299,12 +307,12 @@ impl Claimant {
     /// A copy that has just arrived, with a token of its own.
     ///
     /// # Panics
-    /// If the operating system gives no random bytes.
+    /// As [`Token::unique`].
     #[must_use]
     pub fn new(key: ClaimKey, body: &[u8]) -> Self {
         Self {
             key,
-            token: Token::random(),
+            token: Token::unique(),
             fingerprint: Fingerprint::of(body),
         }
     }
@@ -385,9 +393,13 @@ mod tests {
     }
 
     #[test]
-    fn fingerprints_are_sha_256_cut_to_half() {
-        // FIPS 180-4, the example "abc".
-        let expected = 0xba78_16bf_8f01_cfea_4141_40de_5dae_2223_u128.to_be_bytes();
-        assert_eq!(Fingerprint::of(b"abc").as_bytes(), &expected);
+    fn fingerprints_are_those_of_the_c_library() {
+        for (body, expected) in [
+            (&b""[..], 0x99aa_06d3_0147_98d8_6001_c324_468d_497f_u128),
+            (b"abc", 0x06b0_5ab6_733a_6185_78af_5f94_892f_3950),
+            (&[b'a'; 1_000], 0xb01d_a365_edda_a29c_b3e7_af62_7147_db7c),
+        ] {
+            assert_eq!(Fingerprint::of(body).as_bytes(), &expected.to_be_bytes());
+        }
     }
 }

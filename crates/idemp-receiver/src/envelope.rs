@@ -164,44 +164,19 @@ impl Scan<'_> {
 
     /// The rest of a string whose opening quote is behind us.
     fn string(&mut self) -> Option<()> {
-        loop {
-            self.plain();
-            match self.next()? {
-                b'"' => return Some(()),
-                b'\\' => match self.next()? {
-                    b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => {}
-                    b'u' => {
-                        for _ in 0..4 {
-                            self.next().filter(u8::is_ascii_hexdigit)?;
-                        }
-                    }
-                    _ => return None,
-                },
-                control if control < b' ' => return None,
-                _ => {}
-            }
-        }
-    }
-
-    /// Passes over eight bytes at a time while none of them ends a string, escapes or is a control character.
-    fn plain(&mut self) {
-        const ONES: u64 = u64::MAX / 255;
-        const HIGH: u64 = ONES << 7;
         let bytes = self.text.as_bytes();
-        while let Some(eight) = bytes.get(self.at..self.at + 8) {
-            let Ok(eight) = eight.try_into() else { return };
-            let eight = u64::from_le_bytes(eight);
-            let (quote, escape) = (eight ^ (ONES * 0x22), eight ^ (ONES * 0x5c));
-            // A byte's high bit is set here where it is zero, zero and below 0x20; above the first, it may be so wrongly.
-            let found = (quote.wrapping_sub(ONES) & !quote)
-                | (escape.wrapping_sub(ONES) & !escape)
-                | (eight.wrapping_sub(ONES * 0x20) & !eight);
-            let found = found & HIGH;
-            if found != 0 {
-                self.at += (found.trailing_zeros() / 8) as usize;
-                return;
+        let mut at = self.at;
+        loop {
+            at = plain(bytes, at);
+            match *bytes.get(at)? {
+                b'"' => {
+                    self.at = at + 1;
+                    return Some(());
+                }
+                b'\\' => at = escapes(bytes, at)?,
+                control if control < b' ' => return None,
+                _ => at += 1,
             }
-            self.at += 8;
         }
     }
 
@@ -243,6 +218,58 @@ impl Scan<'_> {
         (self.at > from).then_some(())
     }
 }
+
+/// Passes over eight bytes at a time while none of them ends a string, escapes or is a control character; then up to
+/// the first that does, unless fewer than eight are left.
+fn plain(bytes: &[u8], mut at: usize) -> usize {
+    const ONES: u64 = u64::MAX / 255;
+    const HIGH: u64 = ONES << 7;
+    while let Some(eight) = bytes.get(at..).and_then(|rest| rest.first_chunk()) {
+        let eight = u64::from_le_bytes(*eight);
+        let (quote, escape) = (eight ^ (ONES * 0x22), eight ^ (ONES * 0x5c));
+        // The high bit of a byte is set where it is zero, zero and below 0x20; after the first, it may be so wrongly.
+        let found = (quote.wrapping_sub(ONES) & !quote)
+            | (escape.wrapping_sub(ONES) & !escape)
+            | (eight.wrapping_sub(ONES * 0x20) & !eight);
+        let found = found & HIGH;
+        if found != 0 {
+            return at + (found.trailing_zeros() / 8) as usize;
+        }
+        at += 8;
+    }
+    at
+}
+
+/// Passes over the escapes that begin at `at`.
+fn escapes(bytes: &[u8], mut at: usize) -> Option<usize> {
+    loop {
+        // Text outside of ASCII comes as one after another of these.
+        while let Some([b'\\', b'u', digits @ ..]) = bytes.get(at..)?.first_chunk::<6>() {
+            if !digits
+                .iter()
+                .fold(true, |all, &digit| all & HEX_DIGIT[usize::from(digit)])
+            {
+                return None;
+            }
+            at += 6;
+        }
+        match bytes.get(at..)? {
+            [b'\\', b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', ..] => at += 2,
+            [b'\\', ..] => return None,
+            _ => return Some(at),
+        }
+    }
+}
+
+const HEX_DIGIT: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = (byte as u8).is_ascii_hexdigit();
+        byte += 1;
+    }
+    table
+};
 
 #[derive(Clone, Copy)]
 enum Level {
@@ -351,6 +378,16 @@ mod tests {
         }
         assert_eq!(read(b"{\"data\":\"\xff\",\"event\":\"t\"}"), None);
         assert_eq!(read(b"{\"data\":\"\x01\",\"event\":\"t\"}"), None);
+    }
+
+    #[test]
+    fn refuses_what_is_cut_off() {
+        let body =
+            r#"{"event":"t","data":[{"a":"1234567890 \\ \" \ud83d\ude00","b":[-1.5e+7,true,null,{}]},[]],"v":"\n"}"#;
+        assert!(read(body.as_bytes()).is_some());
+        for end in 0..body.len() {
+            check(&body[..end], None);
+        }
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod reply;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod store;
+mod work;
 
 pub use claim::{ClaimKey, ClaimKeyError, Claimant, Fingerprint, Scope, ScopeError, Token};
 pub use config::{ConfigError, ReceiverConfig};

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::hash_map::{Entry, RandomState};
 use std::collections::{BinaryHeap, HashMap};
 use std::fmt;
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -76,41 +76,42 @@ impl MemoryStore {
         decide: impl FnOnce(Option<Record>, Duration) -> (T, Write),
     ) -> Result<T, StoreError> {
         let now = self.origin.elapsed();
-        let shard = &self.shards[self.hasher.hash_one(key.as_str()) as usize % SHARDS];
-        let mut shard = lock(shard);
+        let key = Key {
+            hash: self.hasher.hash_one(key.as_str()),
+            text: key.shared(),
+        };
+        // The table within the shard goes by the upper bits and the lowest ones.
+        let mut shard = lock(&self.shards[(key.hash >> 32) as usize % SHARDS]);
         self.slots.fetch_sub(shard.purge(now, PURGE_STEPS), Relaxed);
-        let found = shard.records.get(key.as_str()).copied().flatten();
-        let (answer, write) = decide(found, now);
-        match write {
-            Write::Nothing => {}
-            Write::Remove => {
-                if let Some(slot) = shard.records.get_mut(key.as_str()) {
-                    *slot = None;
+        let Shard { records, due } = &mut *shard;
+        match records.entry(key) {
+            Entry::Occupied(mut slot) => {
+                let (answer, write) = decide(*slot.get(), now);
+                match write {
+                    Write::Nothing => {}
+                    Write::Remove => *slot.get_mut() = None,
+                    Write::Put(record) => *slot.get_mut() = Some(record),
                 }
+                Ok(answer)
             }
-            Write::Put(record) => {
-                let Shard { records, due } = &mut *shard;
-                match records.entry(key.shared()) {
-                    Entry::Occupied(mut slot) => {
-                        slot.insert(Some(record));
+            Entry::Vacant(slot) => {
+                let (answer, write) = decide(None, now);
+                if let Write::Put(record) = write {
+                    if self.slots.fetch_add(1, Relaxed) >= self.limit {
+                        self.slots.fetch_sub(1, Relaxed);
+                        drop(shard);
+                        self.make_room(now);
+                        return Err(StoreError::new(StoreErrorKind::Full));
                     }
-                    Entry::Vacant(slot) => {
-                        if self.slots.fetch_add(1, Relaxed) >= self.limit {
-                            self.slots.fetch_sub(1, Relaxed);
-                            drop(shard);
-                            self.make_room(now);
-                            return Err(StoreError::new(StoreErrorKind::Full));
-                        }
-                        due.push(Due {
-                            at: record.until,
-                            key: Arc::clone(slot.key()),
-                        });
-                        slot.insert(Some(record));
-                    }
+                    due.push(Due {
+                        at: record.until,
+                        key: slot.key().clone(),
+                    });
+                    slot.insert(Some(record));
                 }
+                Ok(answer)
             }
         }
-        Ok(answer)
     }
 
     /// Looks for expired records everywhere, for the claims to come.
@@ -164,7 +165,7 @@ impl ClaimStore for MemoryStore {
 /// its empty slot until that entry comes up, so that a key released and claimed over and over has one entry still.
 #[derive(Default)]
 struct Shard {
-    records: HashMap<Arc<str>, Option<Record>>,
+    records: HashMap<Key, Option<Record>, BuildHasherDefault<Hashed>>,
     due: BinaryHeap<Due>,
 }
 
@@ -192,10 +193,39 @@ impl Shard {
     }
 }
 
+/// A key with its hash, so that choosing the shard, looking up and growing hash the text once.
+#[derive(Clone, PartialEq, Eq)]
+struct Key {
+    hash: u64,
+    text: Arc<str>,
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+/// Takes the hash that a [`Key`] has.
+#[derive(Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn write(&mut self, _: &[u8]) {}
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// When to look at a key again. The earliest is the greatest, as the heap wants it.
 struct Due {
     at: Duration,
-    key: Arc<str>,
+    key: Key,
 }
 
 impl Ord for Due {

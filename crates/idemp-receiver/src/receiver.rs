@@ -1,29 +1,22 @@
 //! Verify, claim, handle, complete.
 
-use std::error::Error;
 use std::fmt;
-use std::future::{Future, pending, poll_fn};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::SystemTime;
 
 use bytes::Bytes;
 use idemp_core::headers::HeaderLine;
 use idemp_core::{Secrets, StandardHeaderValues, StandardVerifier, Ttl, Verifier};
-use tokio::task::unconstrained;
-use tokio::time::{Instant, sleep, timeout};
-use tracing::Instrument;
 
 use crate::claim::{ClaimKey, Claimant};
 use crate::config::{ConfigError, ReceiverConfig};
 use crate::envelope::{self, Envelope};
 use crate::event::{Event, HandlerError};
 use crate::gate::{Gate, Place};
-use crate::meters::{BadSignature, Mark, Meters, Operation};
-use crate::reply::{BadRequest, Reply, Unavailable};
-use crate::store::{Claim, ClaimStore, StoreError, StoreErrorKind};
+use crate::meters::{BadSignature, Meters};
+use crate::reply::{BadRequest, Reply};
+use crate::store::ClaimStore;
+use crate::work;
 
 /// What came in: the headers that matter and the raw body.
 ///
@@ -81,13 +74,13 @@ pub struct Incoming<'h> {
 #[derive(Clone)]
 pub struct Receiver(Arc<Shared>);
 
-struct Shared {
-    store: Box<dyn ClaimStore>,
+pub(crate) struct Shared {
+    pub(crate) store: Box<dyn ClaimStore>,
     check: Check,
-    config: ReceiverConfig,
-    ttl: Ttl,
+    pub(crate) config: ReceiverConfig,
+    pub(crate) ttl: Ttl,
     gate: Gate,
-    meters: Meters,
+    pub(crate) meters: Meters,
 }
 
 enum Check {
@@ -132,7 +125,13 @@ impl Receiver {
         F: Future<Output = Result<(), HandlerError>> + Send + 'static,
     {
         let reply = match self.enter().and_then(|place| Ok((place, self.examine(incoming)?))) {
-            Ok((place, event)) => self.run(place, event, handler).await,
+            Ok((place, event)) => {
+                let handling = {
+                    let event = event.clone();
+                    async move { handler(event).await }
+                };
+                self.run(place, event, handling).await
+            }
             Err(reply) => reply,
         };
         self.tell(reply)
@@ -192,15 +191,12 @@ impl Receiver {
         Ok(Event::new(claimant, event, incoming.body, data, secret))
     }
 
-    /// All that touches the store, in a task of its own.
-    pub(crate) async fn run<H, F>(&self, place: Place, event: Event, handler: H) -> Reply
+    /// All that touches the store. `handling` is polled once the event is claimed.
+    pub(crate) fn run<F>(&self, place: Place, event: Event, handling: F) -> impl Future<Output = Reply> + use<F>
     where
-        H: FnOnce(Event) -> F + Send + 'static,
         F: Future<Output = Result<(), HandlerError>> + Send + 'static,
     {
-        let work = Arc::clone(&self.0).work(place, event, handler);
-        // The task itself does not panic; it ends without a reply when the runtime is being shut down.
-        tokio::spawn(work.in_current_span()).await.unwrap_or(Reply::Failed)
+        work::run(Arc::clone(&self.0), place, event, Box::pin(handling))
     }
 }
 
@@ -210,14 +206,6 @@ impl fmt::Debug for Receiver {
             .field("config", &self.0.config)
             .finish_non_exhaustive()
     }
-}
-
-/// How a handler ended.
-enum Ended {
-    Done,
-    Not(HandlerError),
-    Panicked,
-    OverCap,
 }
 
 impl Shared {
@@ -258,161 +246,5 @@ impl Shared {
             return Err(Reply::BadSignature);
         }
         Ok(id)
-    }
-
-    async fn work<H, F>(self: Arc<Self>, place: Place, event: Event, handler: H) -> Reply
-    where
-        H: FnOnce(Event) -> F,
-        F: Future<Output = Result<(), HandlerError>>,
-    {
-        let claimed_at = Instant::now();
-        let claim = self.store.claim(event.claimant(), self.config.lease);
-        match self.bounded(Operation::Claim, claim).await {
-            Ok(Claim::Claimed) => {}
-            Ok(Claim::Duplicate) => return Reply::Duplicate,
-            Ok(Claim::InProgress { retry_after }) => return Reply::InProgress { retry_after },
-            Ok(Claim::Conflict) => {
-                tracing::warn!(key = event.key(), "another body under the same key");
-                return Reply::Conflict;
-            }
-            Err(_) if self.config.fail_open => {
-                // It may have been taken all the same, so what follows is the same as well.
-                self.meters.unclaimed.increment(1);
-                tracing::warn!(key = event.key(), "handling without a claim");
-            }
-            Err(_) => {
-                // It may have been taken all the same: give it back, without keeping the sender waiting.
-                tokio::spawn(async move {
-                    self.release(&event).await;
-                    drop(place);
-                });
-                return Reply::Unavailable(Unavailable::Store);
-            }
-        }
-        let ended = self.attend(&event, handler, self.keep_lease(&event, claimed_at)).await;
-        match ended {
-            Ended::Done => self.complete(&event).await,
-            _ => self.release(&event).await,
-        }
-        drop(place);
-        reply_to(&event, ended)
-    }
-
-    /// Runs the handler to its end or to its cap, and `beside` as long as it runs.
-    async fn attend<H, F>(&self, event: &Event, handler: H, beside: impl Future<Output = ()>) -> Ended
-    where
-        H: FnOnce(Event) -> F,
-        F: Future<Output = Result<(), HandlerError>>,
-    {
-        let started = Instant::now();
-        let handler = async { handler(event.clone()).await };
-        let mut handler = pin!(handler);
-        // A handler that never lets others run must not keep the timers from being looked at.
-        let mut cap = pin!(unconstrained(sleep(self.config.handler_cap)));
-        let mut beside = pin!(unconstrained(beside));
-        let ended = poll_fn(|cx| {
-            match catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(cx))) {
-                Ok(Poll::Ready(Ok(()))) => return Poll::Ready(Ended::Done),
-                Ok(Poll::Ready(Err(error))) => return Poll::Ready(Ended::Not(error)),
-                Err(_) => return Poll::Ready(Ended::Panicked),
-                Ok(Poll::Pending) => {}
-            }
-            if cap.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(Ended::OverCap);
-            }
-            // It never ends by itself.
-            beside.as_mut().poll(cx).map(|()| Ended::OverCap)
-        })
-        .await;
-        self.meters.handler_seconds.record(started.elapsed());
-        ended
-    }
-
-    /// Renews the lease every third of it. Never ends.
-    async fn keep_lease(&self, event: &Event, claimed_at: Instant) {
-        let lease = self.config.lease;
-        let mut since = claimed_at;
-        loop {
-            sleep(lease / 3).await;
-            let asked_at = Instant::now();
-            let renewal = self.store.renew(event.claimant(), lease);
-            let lost = match self.bounded(Operation::Renew, renewal).await {
-                Ok(true) => {
-                    since = asked_at;
-                    false
-                }
-                Ok(false) => true,
-                // Not known: so it is once the lease is over.
-                Err(_) => since.elapsed() >= lease,
-            };
-            if lost {
-                event.lose_claim();
-                self.meters.lost_leases.increment(1);
-                tracing::warn!(key = event.key(), "the claim was lost while its handler is running");
-                pending::<()>().await;
-            }
-        }
-    }
-
-    async fn complete(&self, event: &Event) {
-        let completion = self.store.complete(event.claimant(), self.ttl);
-        let completed = self.bounded(Operation::Complete, completion).await;
-        let mark = completed.map_or(Mark::Unwritten, Mark::from);
-        self.meters.mark(mark);
-        match mark {
-            Mark::Done => {}
-            Mark::Late => tracing::info!(key = event.key(), "completed after the lease had run out"),
-            Mark::Lost => tracing::warn!(key = event.key(), "completed after another copy had taken the key"),
-            Mark::Unwritten => tracing::warn!(key = event.key(), "completed without a mark: a copy may run again"),
-        }
-    }
-
-    async fn release(&self, event: &Event) {
-        // If it fails, the lease ends by itself.
-        let _ = self
-            .bounded(Operation::Release, self.store.release(event.claimant()))
-            .await;
-    }
-
-    async fn bounded<T>(
-        &self,
-        operation: Operation,
-        asked: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
-        let answer = timeout(self.config.store_timeout, asked)
-            .await
-            .unwrap_or_else(|_| Err(StoreError::new(StoreErrorKind::TimedOut)));
-        if let Err(error) = &answer {
-            self.meters.store_error(operation);
-            tracing::warn!(
-                operation = Operation::CODES[operation as usize],
-                error = error as &(dyn Error + 'static),
-                "the claim store failed"
-            );
-        }
-        answer
-    }
-}
-
-fn reply_to(event: &Event, ended: Ended) -> Reply {
-    let key = event.key();
-    match ended {
-        Ended::Done => Reply::Ok,
-        Ended::Not(HandlerError::Rejected) => {
-            tracing::warn!(key, "the handler rejected the event");
-            Reply::Rejected
-        }
-        Ended::Not(_) => {
-            tracing::warn!(key, "the handler failed");
-            Reply::Failed
-        }
-        Ended::Panicked => {
-            tracing::error!(key, "the handler panicked");
-            Reply::Failed
-        }
-        Ended::OverCap => {
-            tracing::warn!(key, "the handler ran over its cap and was cut");
-            Reply::OverCap
-        }
     }
 }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, EXPECT, RETRY_AFTER};
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body::Body;
 use http_body_util::Full;
 use idemp_core::StandardHeaderValues;
@@ -18,6 +18,7 @@ use tower_service::Service;
 
 use super::body::collect;
 use crate::event::{Event, HandlerError};
+use crate::gate::Place;
 use crate::receiver::{Incoming, Receiver};
 use crate::reply::Reply;
 
@@ -78,44 +79,40 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let Self { receiver, inner } = self.clone();
+        let (mut parts, body) = request.into_parts();
         Box::pin(async move {
-            let reply = serve(&receiver, inner, request).await.unwrap_or_else(|refused| refused);
+            let reply = match read(&receiver, &parts.headers, body).await {
+                Ok((place, event)) => {
+                    parts.extensions.insert(event.clone());
+                    let request = Request::from_parts(parts, B::from(event.body().clone()));
+                    receiver.run(place, event, handle(inner, request)).await
+                }
+                Err(reply) => reply,
+            };
             Ok(response(receiver.tell(reply)))
         })
     }
 }
 
-async fn serve<S, B, R>(receiver: &Receiver, inner: S, request: Request<B>) -> Result<Reply, Reply>
-where
-    S: Service<Request<B>, Response = Response<R>> + Send + 'static,
-    S::Future: Send + 'static,
-    B: Body + From<Bytes> + Send + 'static,
-    B::Data: Send,
-    B::Error: Send,
-    R: 'static,
-{
+/// All up to the verified event.
+async fn read<B: Body>(receiver: &Receiver, headers: &HeaderMap, body: B) -> Result<(Place, Event), Reply> {
     let place = receiver.enter()?;
-    let (parts, body) = request.into_parts();
     let config = receiver.config();
-    let body = collect(body, config.body_limit, parts.headers.contains_key(EXPECT));
+    let body = collect(body, config.body_limit, headers.contains_key(EXPECT));
     let body = timeout(config.attempt_timeout, body)
         .await
         .unwrap_or(Err(Reply::BodyTimedOut))?;
-    let event = receiver.examine(incoming(&parts.headers, body))?;
-    let handler = move |event| handle(inner, parts, event);
-    Ok(receiver.run(place, event, handler).await)
+    let event = receiver.examine(incoming(headers, body, config.require_standard_webhooks))?;
+    Ok((place, event))
 }
 
-async fn handle<S, B, R>(mut inner: S, mut parts: http::request::Parts, event: Event) -> Result<(), HandlerError>
+async fn handle<S, B, R>(mut inner: S, request: Request<B>) -> Result<(), HandlerError>
 where
     S: Service<Request<B>, Response = Response<R>>,
-    B: From<Bytes>,
 {
-    let body = B::from(event.body().clone());
-    parts.extensions.insert(event);
     let ready = poll_fn(|cx| inner.poll_ready(cx)).await;
     ready.map_err(|_| HandlerError::Failed)?;
-    let response = inner.call(Request::from_parts(parts, body)).await;
+    let response = inner.call(request).await;
     match response.map_err(|_| HandlerError::Failed)?.status() {
         status if status.is_success() => Ok(()),
         StatusCode::UNPROCESSABLE_ENTITY => Err(HandlerError::Rejected),
@@ -123,19 +120,30 @@ where
     }
 }
 
-fn incoming(headers: &HeaderMap, body: Bytes) -> Incoming<'_> {
+fn incoming(headers: &HeaderMap, body: Bytes, standard: bool) -> Incoming<'_> {
     let line = |name| -> HeaderLine<'_> { headers.get_all(name).iter().map(HeaderValue::as_bytes).collect() };
     Incoming {
-        key: line(lower::IDEMPOTENCY_KEY),
-        signature: line(lower::X_SIGNATURE_256),
-        standard: StandardHeaderValues {
-            id: line(lower::WEBHOOK_ID),
-            timestamp: line(lower::WEBHOOK_TIMESTAMP),
-            signature: line(lower::WEBHOOK_SIGNATURE),
+        key: line(&IDEMPOTENCY_KEY),
+        signature: line(&X_SIGNATURE_256),
+        standard: if standard {
+            StandardHeaderValues {
+                id: line(&WEBHOOK_ID),
+                timestamp: line(&WEBHOOK_TIMESTAMP),
+                signature: line(&WEBHOOK_SIGNATURE),
+            }
+        } else {
+            StandardHeaderValues::default()
         },
         body,
     }
 }
+
+// Parsed once: a look-up by text would parse it each time.
+static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static(lower::IDEMPOTENCY_KEY);
+static X_SIGNATURE_256: HeaderName = HeaderName::from_static(lower::X_SIGNATURE_256);
+static WEBHOOK_ID: HeaderName = HeaderName::from_static(lower::WEBHOOK_ID);
+static WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static(lower::WEBHOOK_TIMESTAMP);
+static WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static(lower::WEBHOOK_SIGNATURE);
 
 fn response(reply: Reply) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from_static(reply.body().as_bytes())));
