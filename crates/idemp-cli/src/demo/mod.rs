@@ -1,7 +1,7 @@
 //! `idemp demo`: sender, a receiver that misbehaves, dead letters and replay, in one process.
 //!
 //! The parts are the real ones, over real HTTP on the loopback interface and with SQLite files. What is special is
-//! kept apart: who meets which fault ([`plan`]), how it is done to them ([`mischief`], [`line`]), and who counts what
+//! kept apart: who meets which fault ([`plan`]), how it is done to them ([`mischief`], [`mod@line`]), and who counts what
 //! really took effect ([`ledger`]).
 
 mod ledger;
