@@ -1,1 +1,16 @@
-//! The receiver as its users see it.
+//! The receiver as its users see it: over HTTP, over its stores, in races.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails loudly"
+)]
+
+mod http;
+mod metrics;
+mod model;
+mod races;
+mod replies;
+mod stores;
+mod support;
