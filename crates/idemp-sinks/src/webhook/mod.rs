@@ -71,12 +71,14 @@ pub struct WebhookSink {
 }
 
 impl WebhookSink {
-    /// Sets up the client; nothing is connected yet. Reads the system's certificates from disk.
+    /// Sets up the client; nothing is connected yet. The certificates that the system trusts are read from disk, which
+    /// takes some milliseconds.
     ///
     /// # Errors
     /// Names the field that is at fault: a URL that is not `http` or `https` or holds a user name, a header that is
     /// not free to be set (`Idempotency-Key`, `X-Signature-256`, `X-Event-Type`, `User-Agent`, `Host`, `Content-*`,
-    /// `Webhook-*`, `Proxy-*` and those of the connection), certificates that are not PEM, a proxy that is no URL, a
+    /// `Webhook-*`, `Proxy-*` and those of the connection), certificates that are not PEM, or
+    /// none at all for an `https` receiver, a proxy that is no URL, a
     /// secret that is not base64 although Standard Webhooks are asked for, a connect timeout of zero.
     pub fn new(config: WebhookConfig) -> Result<Self, WebhookError> {
         let url = config.checked_url()?;
@@ -100,9 +102,9 @@ impl WebhookSink {
 
     fn request(&self, message: &Message, now: SystemTime) -> Result<Request, Unfit> {
         let (key, body) = (message.key(), message.body());
-        let mut request = Request::new(Method::POST, self.url.clone());
-        let headers = request.headers_mut();
-        headers.clone_from(&self.headers);
+        // Room for ours and for what the client adds, so that the map does not grow.
+        let mut headers = HeaderMap::with_capacity(self.headers.len() + 8);
+        headers.extend(self.headers.iter().map(|(name, value)| (name.clone(), value.clone())));
         headers.insert(IDEMPOTENCY_KEY, HeaderValue::from_str(key.as_str())?);
         headers.insert(X_EVENT_TYPE, HeaderValue::from_str(key.event_type())?);
         headers.insert(
@@ -115,6 +117,8 @@ impl WebhookSink {
             headers.insert(WEBHOOK_TIMESTAMP, HeaderValue::try_from(signed.timestamp)?);
             headers.insert(WEBHOOK_SIGNATURE, HeaderValue::try_from(signed.signature)?);
         }
+        let mut request = Request::new(Method::POST, self.url.clone());
+        *request.headers_mut() = headers;
         *request.body_mut() = Some(body.clone().into());
         Ok(request)
     }
@@ -129,7 +133,7 @@ impl WebhookSink {
             };
         }
         let retry_after = retry_after(response.headers(), attempt.now);
-        let redirect = status.is_redirection().then(|| redirect_detail(response.headers()));
+        let redirect = redirect_detail(response.headers()).filter(|_| status.is_redirection());
         let body = drain(response, self.max_response_bytes, until).await;
         Failure::status(status.as_u16())
             .with_retry_after(retry_after)
@@ -233,11 +237,11 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<RetryAfter> {
     }
 }
 
-fn redirect_detail(headers: &HeaderMap) -> Detail {
-    let target = headers
-        .get(LOCATION)
-        .map_or(b"nowhere".as_slice(), HeaderValue::as_bytes);
-    Detail::from_bytes(&[b"redirects are not followed; this one leads to ", target].concat())
+fn redirect_detail(headers: &HeaderMap) -> Option<Detail> {
+    let target = headers.get(LOCATION)?.as_bytes();
+    Some(Detail::from_bytes(
+        &[b"redirects are not followed; this one leads to ", target].concat(),
+    ))
 }
 
 /// A message that this sink cannot send, which `check` and the types of core rule out.

@@ -15,6 +15,7 @@ mod requests;
 mod statuses;
 mod tls;
 
+use std::process::Stdio;
 use std::time::{Duration, Instant, SystemTime};
 
 use idemp_core::{Attempt, Cause, EventType, Failure, Message, Outcome, Run, Secret, Sink, Transport};
@@ -77,3 +78,21 @@ fn assert_transport(outcome: Outcome, transport: Transport, maybe_delivered: boo
     assert!(!detail.is_empty());
     failure
 }
+
+/// Runs one test of this program in a process of its own, with these variables, by which it knows that it is the child:
+/// setting variables in this process would be unsafe beside other tests.
+async fn in_child(test: &str, variables: &[(&str, &str)]) {
+    let mut command = tokio::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture"]);
+    for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"] {
+        command.env_remove(name).env_remove(name.to_lowercase());
+    }
+    command.envs(variables.iter().copied()).stdin(Stdio::null());
+    let output = command.output().await.unwrap();
+    let printed = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{printed}");
+    assert!(printed.contains(CHILD_DONE), "the child has done nothing: {printed}");
+}
+
+/// What a child prints when it is through.
+const CHILD_DONE: &str = "the child is through";

@@ -1,13 +1,10 @@
 //! Which way requests take.
 
-use std::process::Stdio;
-
 use idemp_core::Transport;
 use idemp_sinks::webhook::{WebhookConfig, WebhookProxy, WebhookSink};
 use idemp_testkit::peer::{Answer, Peer};
-use tokio::process::Command;
 
-use crate::{AMPLE, DELIVERED, assert_transport, config, deliver};
+use crate::{AMPLE, CHILD_DONE, DELIVERED, assert_transport, config, deliver, in_child};
 
 fn over(proxy: impl Into<String>, url: impl Into<String>) -> WebhookSink {
     WebhookSink::new(WebhookConfig {
@@ -67,18 +64,8 @@ async fn a_proxy_that_is_down_delivers_nothing() {
 
 /// Runs [`delivers_from_a_child`] with these variables.
 async fn child(url: &str, proxy: &str, variables: &[(&str, &str)]) {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "proxies::delivers_from_a_child", "--nocapture"]);
-    for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"] {
-        command.env_remove(name).env_remove(name.to_lowercase());
-    }
-    command
-        .env("CHILD_URL", url)
-        .env("CHILD_PROXY", proxy)
-        .envs(variables.iter().copied());
-    let output = command.stdin(Stdio::null()).output().await.unwrap();
-    let printed = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
+    let variables = [&[("CHILD_URL", url), ("CHILD_PROXY", proxy)], variables].concat();
+    in_child("proxies::delivers_from_a_child", &variables).await;
 }
 
 /// Does its work in a child process of other tests, with the variables that they set.
@@ -91,6 +78,7 @@ async fn delivers_from_a_child() {
     };
     let sink = WebhookSink::new(WebhookConfig { proxy, ..config(url) });
     assert_eq!(deliver(&sink.unwrap(), AMPLE).await, DELIVERED);
+    println!("{CHILD_DONE}");
 }
 
 #[tokio::test]

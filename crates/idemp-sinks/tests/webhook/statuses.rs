@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use idemp_core::{Cause, Outcome, RetryAfter};
+use idemp_sinks::webhook::WebhookSink;
 use idemp_testkit::peer::{Answer, Peer};
+use tokio::time::timeout;
 
 use crate::{AMPLE, DELIVERED, deliver, failed, sink};
 
@@ -120,16 +122,22 @@ async fn a_success_stays_one_whatever_becomes_of_its_body() {
         Answer::status(200).body("half of it").stalled(4),
         Answer::status(200).body("nothing of it").stalled(0),
         Answer::status(200).endless(),
-        Answer::status(200).header("Content-Encoding", "gzip").body("no gzip"),
+        // Longer than what is read.
+        Answer::status(200).body(vec![b'x'; 4_000_000]),
+        Answer::status(200)
+            .header("Content-Encoding", "gzip")
+            .body("no gzip")
+            .then_close(),
         Answer::raw("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nno chunk\r\n"),
         Answer::raw("HTTP/1.1 200 OK\r\n\r\nuntil the end"),
     ];
     for answer in bodies {
         let peer = Peer::always(answer.clone()).await;
-        assert_eq!(deliver(&sink(peer.url("/")), AMPLE).await, DELIVERED, "{answer:?}");
-        assert_eq!(peer.requests().len(), 1, "{answer:?}");
+        let sink = sink(peer.url("/"));
+        assert_eq!(deliver_early(&sink).await, DELIVERED);
+        assert_eq!(peer.requests().len(), 1);
         // A body that is not read to its end costs the connection, and nothing lingers.
-        peer.closed(1).await;
+        timeout(AMPLE, peer.closed(1)).await.expect("the connection is let go");
     }
 }
 
@@ -142,10 +150,17 @@ async fn a_failure_keeps_its_status_whatever_becomes_of_its_body() {
     ];
     for (answer, detail) in bodies {
         let peer = Peer::always(answer.clone()).await;
-        let failure = failed(deliver(&sink(peer.url("/")), AMPLE).await);
+        let sink = sink(peer.url("/"));
+        let failure = failed(deliver_early(&sink).await);
         assert_eq!((failure.cause, failure.maybe_delivered), (Cause::Status(500), true));
         assert_eq!(failure.detail.as_str(), detail);
         assert_eq!(peer.requests().len(), 1, "{answer:?}");
-        peer.closed(1).await;
+        timeout(AMPLE, peer.closed(1)).await.expect("the connection is let go");
     }
+}
+
+/// An attempt that has far more time than it may use.
+async fn deliver_early(sink: &WebhookSink) -> Outcome {
+    let early = timeout(AMPLE, deliver(sink, 10 * AMPLE)).await;
+    early.expect("a body is not waited for until the deadline")
 }

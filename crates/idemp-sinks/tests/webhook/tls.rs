@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use idemp_core::Transport;
-use idemp_sinks::webhook::{WebhookConfig, WebhookSink};
+use idemp_sinks::webhook::{WebhookConfig, WebhookErrorKind, WebhookSink};
 use idemp_testkit::peer::{Answer, Peer, Unread};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
 use rustls::ServerConfig;
@@ -12,7 +12,7 @@ use rustls::pki_types::PrivateKeyDer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use crate::{AMPLE, DELIVERED, assert_transport, config, deliver};
+use crate::{AMPLE, CHILD_DONE, DELIVERED, assert_transport, config, deliver, in_child};
 
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
@@ -166,4 +166,28 @@ async fn plain_http_to_a_tls_port_is_a_cut() {
 async fn the_process_wide_provider_is_left_alone() {
     let _sink = WebhookSink::new(config("https://localhost/")).unwrap();
     assert!(rustls::crypto::CryptoProvider::get_default().is_none());
+}
+
+#[tokio::test]
+async fn the_system_must_trust_somebody_for_https() {
+    let nobody = [
+        ("CHILD_TRUSTS", "nobody"),
+        ("SSL_CERT_FILE", "/nonexistent"),
+        ("SSL_CERT_DIR", ""),
+    ];
+    in_child("tls::trusts_nobody_in_a_child", &nobody).await;
+}
+
+/// Does its work in a child process of the test above, with the variables that it sets.
+#[test]
+fn trusts_nobody_in_a_child() {
+    if std::env::var_os("CHILD_TRUSTS").is_none() {
+        return;
+    }
+    let error = WebhookSink::new(config("https://localhost/")).unwrap_err();
+    assert_eq!(error.kind(), WebhookErrorKind::RootCertificates);
+    assert!(error.to_string().contains("the system trusts no authority"), "{error}");
+    assert!(WebhookSink::new(config("http://localhost/")).is_ok());
+    trusting(&Authority::new(), "https://localhost/".to_owned());
+    println!("{CHILD_DONE}");
 }
