@@ -17,8 +17,8 @@ const MARKS: &str = "idemp_receiver_marks_total";
 const LOST_LEASES: &str = "idemp_receiver_lost_leases_total";
 const STORE_ERRORS: &str = "idemp_receiver_store_errors_total";
 const UNCLAIMED: &str = "idemp_receiver_unclaimed_runs_total";
-const RUNNING: &str = "idemp_receiver_running";
-const HANDLER_SECONDS: &str = "idemp_receiver_handler_seconds";
+const RUNNING: &str = "idemp_receiver_running_events";
+const HANDLER_SECONDS: &str = "idemp_receiver_handler_duration_seconds";
 
 pub(crate) struct Meters {
     replies: [Counter; Reply::CODES.len()],

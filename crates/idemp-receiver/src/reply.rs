@@ -204,4 +204,12 @@ mod tests {
         let retry_after = Duration::MAX;
         assert_eq!(Reply::InProgress { retry_after }.retry_after(), Some(u64::MAX));
     }
+
+    #[test]
+    fn every_code_stands_in_the_docs() {
+        let docs = include_str!("../../../docs/metrics.md");
+        for code in Reply::CODES {
+            assert!(docs.contains(&format!("`{code}`")), "{code}");
+        }
+    }
 }

@@ -79,7 +79,7 @@ async fn counts_replies_signatures_and_marks() {
             ("idemp_receiver_bad_signatures_total{scope=orders,reason=mismatch}", 1),
             ("idemp_receiver_secret_matches_total{scope=orders,secret=current}", 3),
             ("idemp_receiver_marks_total{scope=orders,result=done}", 1),
-            ("idemp_receiver_handler_seconds{scope=orders}", 2),
+            ("idemp_receiver_handler_duration_seconds{scope=orders}", 2),
         ],
     );
 }
@@ -104,7 +104,7 @@ async fn counts_lost_leases_late_marks_and_store_errors() {
             ("idemp_receiver_marks_total{scope=orders,result=late}", 1),
             ("idemp_receiver_lost_leases_total{scope=orders}", 1),
             ("idemp_receiver_store_errors_total{scope=orders,operation=renew}", 3),
-            ("idemp_receiver_handler_seconds{scope=orders}", 1),
+            ("idemp_receiver_handler_duration_seconds{scope=orders}", 1),
         ],
     );
 }
@@ -128,7 +128,7 @@ async fn counts_marks_that_could_not_be_written() {
 #[tokio::test]
 async fn the_gauge_goes_up_and_down() {
     let (receiver, snapshotter) = measured(Faulty::default());
-    let running = move || read(&snapshotter).get("idemp_receiver_running{scope=orders}").copied();
+    let running = move || read(&snapshotter).get("idemp_receiver_running_events{scope=orders}").copied();
     receive(&receiver, KEY, Ok(())).await;
     assert_eq!(running(), None);
 
