@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use idemp_core::{Cause, Outcome, RetryAfter};
-use idemp_sinks::webhook::WebhookSink;
+use idemp_sinks::webhook::{WebhookConfig, WebhookSink};
 use idemp_testkit::peer::{Answer, Peer};
 use tokio::time::timeout;
 
-use crate::{AMPLE, DELIVERED, deliver, failed, sink};
+use crate::{AMPLE, DELIVERED, config, deliver, failed, sink};
 
 #[tokio::test]
 async fn every_status_comes_through_as_it_is() {
@@ -131,13 +131,14 @@ async fn a_success_stays_one_whatever_becomes_of_its_body() {
         Answer::raw("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nno chunk\r\n"),
         Answer::raw("HTTP/1.1 200 OK\r\n\r\nuntil the end"),
     ];
-    for answer in bodies {
+    for (case, answer) in bodies.into_iter().enumerate() {
         let peer = Peer::always(answer.clone()).await;
-        let sink = sink(peer.url("/"));
-        assert_eq!(deliver_early(&sink).await, DELIVERED);
+        let sink = keeping(&peer);
+        assert_eq!(deliver_early(&sink).await, DELIVERED, "case {case}");
         assert_eq!(peer.requests().len(), 1);
         // A body that is not read to its end costs the connection, and nothing lingers.
-        timeout(AMPLE, peer.closed(1)).await.expect("the connection is let go");
+        let closed = timeout(AMPLE, peer.closed(1)).await;
+        closed.unwrap_or_else(|_| panic!("case {case} keeps its connection"));
     }
 }
 
@@ -150,13 +151,22 @@ async fn a_failure_keeps_its_status_whatever_becomes_of_its_body() {
     ];
     for (answer, detail) in bodies {
         let peer = Peer::always(answer.clone()).await;
-        let sink = sink(peer.url("/"));
+        let sink = keeping(&peer);
         let failure = failed(deliver_early(&sink).await);
         assert_eq!((failure.cause, failure.maybe_delivered), (Cause::Status(500), true));
         assert_eq!(failure.detail.as_str(), detail);
         assert_eq!(peer.requests().len(), 1, "{answer:?}");
         timeout(AMPLE, peer.closed(1)).await.expect("the connection is let go");
     }
+}
+
+/// A sink that does not let go of a connection only because nothing uses it.
+fn keeping(peer: &Peer) -> WebhookSink {
+    WebhookSink::new(WebhookConfig {
+        idle_timeout: 10 * AMPLE,
+        ..config(peer.url("/"))
+    })
+    .unwrap()
 }
 
 /// An attempt that has far more time than it may use.
