@@ -182,6 +182,39 @@ fn grammar() {
 }
 
 #[test]
+fn after_a_long_number() {
+    let digits = "9".repeat(5_000);
+    for (rest, offset) in [
+        (".", 1),
+        (".x", 1),
+        ("e", 1),
+        ("e+", 2),
+        (".5e", 3),
+        ("x", 0),
+        (" 1", 1),
+        (", 01", 3),
+        ("", 0),
+    ] {
+        check(format!("[{digits}{rest}"), Kind::Syntax, 1 + digits.len() + offset);
+    }
+    check(
+        format!("[{digits}, \"\\ud800\"]"),
+        Kind::LoneSurrogate,
+        digits.len() + 4,
+    );
+    check(
+        format!("[-{digits}, {digits}, NaN]"),
+        Kind::NotFinite,
+        2 * digits.len() + 6,
+    );
+    check(
+        format!("[{digits}, \"\\n\u{e9}\", 1e400]"),
+        Kind::NumberOutOfRange,
+        digits.len() + 11,
+    );
+}
+
+#[test]
 fn not_finite_and_out_of_range() {
     for (text, offset) in [
         ("NaN", 0),

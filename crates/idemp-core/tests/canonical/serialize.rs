@@ -431,6 +431,7 @@ fn raw_json_and_numbers_as_text() {
         );
     }
     refused(&[Private(NUMBER, "1e400")], Kind::NumberOutOfRange, "[0]");
+    refused(&Private(RAW_VALUE, "?"), Kind::Syntax, "the top level");
     // The depth around a raw text counts.
     let deepest: &str = Box::leak(("[".repeat(MAX_DEPTH) + &"]".repeat(MAX_DEPTH)).into_boxed_str());
     assert_eq!(canonical(&Private(RAW_VALUE, deepest)), deepest);
@@ -438,13 +439,13 @@ fn raw_json_and_numbers_as_text() {
 }
 
 /// A struct that only has the name of a private one.
-struct Impostor(&'static str, &'static [&'static str]);
+struct Impostor<T: 'static>(&'static str, &'static [(&'static str, T)]);
 
-impl Serialize for Impostor {
+impl<T: Serialize> Serialize for Impostor<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut fields = serializer.serialize_struct(self.0, self.1.len())?;
-        for name in self.1 {
-            fields.serialize_field(name, &1)?;
+        for (name, value) in self.1 {
+            fields.serialize_field(name, value)?;
         }
         fields.end()
     }
@@ -452,18 +453,22 @@ impl Serialize for Impostor {
 
 #[test]
 fn private_names_used_otherwise() {
-    for name in [RAW_VALUE, NUMBER] {
-        refused(&Impostor(name, &[]), Kind::Serialize, "the top level");
-        refused(&Impostor(name, &["a"]), Kind::Serialize, "the top level");
-        refused(
-            &Impostor(name, Box::leak(Box::new([name]))),
-            Kind::Serialize,
-            "the top level",
-        );
-    }
+    refused(&Impostor::<u8>(RAW_VALUE, &[]), Kind::Serialize, "the top level");
+    refused(
+        &Impostor(RAW_VALUE, &[(RAW_VALUE, 1)]),
+        Kind::Serialize,
+        "the top level",
+    );
+    refused(&Impostor(RAW_VALUE, &[("a", "1")]), Kind::Serialize, "the top level");
+    refused(&Impostor(RAW_VALUE, &[(NUMBER, "1")]), Kind::Serialize, "the top level");
+    refused(
+        &Impostor(NUMBER, &[(NUMBER, "1"), (NUMBER, "2")]),
+        Kind::Serialize,
+        "the top level",
+    );
     check(
-        &Impostor("$serde_json::private::Other", &["b", "a"]),
-        r#"{"a": 1, "b": 1}"#,
+        &Impostor("$serde_json::private::Other", &[("b", 1), ("a", 2)]),
+        r#"{"a": 2, "b": 1}"#,
     );
 }
 
@@ -518,7 +523,7 @@ fn values_that_fail_themselves() {
         "{1}",
     );
     refused(&Entries(vec![(Undisplayed, 1)]), Kind::Serialize, "{0}");
-    for steps in ["v", "k", "kk", "kvv", "kvk"] {
+    for steps in ["v", "k", "kk", "kkv", "kvv", "kvk"] {
         refused(&Uneven(steps), Kind::Serialize, "the top level");
     }
     check(&Uneven("kvkv"), r#"{"a": 1}"#);

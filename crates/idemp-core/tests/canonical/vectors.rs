@@ -62,6 +62,32 @@ fn every_vector_has_the_bytes_that_cpython_prints_or_is_refused() {
 }
 
 #[test]
+fn integers_of_any_length_keep_their_digits() {
+    for len in [19, 20, 39, 40, 4_299, 4_300, 4_301, 100_000] {
+        let digits = "1234567890".repeat(len / 10 + 1)[..len].to_owned();
+        for text in [
+            digits.clone(),
+            format!("-{digits}"),
+            format!("[-{digits}, {digits}, {{\"a\": {digits}}}]"),
+        ] {
+            assert_eq!(
+                canonical::from_json(text.as_bytes()).unwrap(),
+                text.as_bytes(),
+                "{len} digits"
+            );
+        }
+        // With a fraction or an exponent it is a float, however long.
+        let float = format!("[{digits}.5e-{len}, \"\\u00e9\", {digits}e-{}]", len - 1);
+        let expected = &b"[0.12345678901234568, \"\\u00e9\", 1.2345678901234567]"[..];
+        assert_eq!(
+            canonical::from_json(float.as_bytes()).unwrap(),
+            expected,
+            "{len} digits"
+        );
+    }
+}
+
+#[test]
 fn what_cpython_prints_is_its_own_canonical_form() {
     for vector in load().iter().filter(|vector| refusal(vector).is_none()) {
         let bytes = unhex(&vector.canonical_hex);
