@@ -13,6 +13,9 @@ use super::string;
 /// Room made for keys at first.
 const TYPICAL_KEYS: usize = 32;
 
+/// Room made for objects that are to be reordered, when there is one.
+const TYPICAL_UNSORTED: usize = 8;
+
 const SEPARATOR: &[u8] = b", ";
 
 pub(super) struct Draft<'o> {
@@ -172,6 +175,10 @@ impl<'o> Draft<'o> {
 
     #[inline(never)]
     fn note_unsorted(&mut self, object: &Object) {
+        if self.unsorted.is_empty() {
+            self.unsorted.reserve(TYPICAL_UNSORTED);
+            self.entries.reserve(TYPICAL_KEYS);
+        }
         let first = self.entries.len();
         let keys = &self.keys[object.first_key..];
         let ends = keys[1..]

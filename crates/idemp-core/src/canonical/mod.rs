@@ -50,7 +50,7 @@ use draft::Draft;
 pub const MAX_DEPTH: usize = 256;
 
 /// Room made for a value whose size is not known, in bytes.
-const TYPICAL: usize = 256;
+const TYPICAL: usize = 1024;
 
 /// Canonical bytes of a JSON text (RFC 8259, UTF-8 without a byte order mark).
 ///
