@@ -71,7 +71,8 @@ fn classify(status: u16, retry_after: Option<&[u8]>, now: SystemTime) -> Classif
     };
     let verdict = policy.classify(&outcome);
     let schedule = RetrySchedule::default();
-    let step = Delivery::default().settle(&outcome, verdict, &schedule, now, Duration::ZERO, now);
+    let mut delivery = Delivery::default();
+    let step = delivery.settle(&outcome, verdict, &schedule, now, Duration::ZERO, now);
     let mut classified = Classified {
         status,
         verdict: verdict.code(),
@@ -85,10 +86,10 @@ fn classify(status: u16, retry_after: Option<&[u8]>, now: SystemTime) -> Classif
     match step {
         Step::Delivered => {}
         Step::Wait(wait) => classified.wait_seconds = Some(wait.as_secs_f64()),
-        Step::DeadLetter { reason, not_before } => {
+        Step::DeadLetter(reason) => {
             classified.reason = Some(reason.code());
             classified.class = Some(reason.class().code());
-            classified.not_before = not_before.map(rfc3339);
+            classified.not_before = delivery.not_before().map(rfc3339);
         }
     }
     classified

@@ -10,6 +10,7 @@ pub struct Delivery {
     attempts: Vec<AttemptRecord>,
     waited: Duration,
     maybe_delivered: bool,
+    not_before: Option<SystemTime>,
 }
 
 /// One attempt, as the dead letter keeps it.
@@ -34,13 +35,8 @@ pub enum Step {
     Delivered,
     /// Try again after this long.
     Wait(Duration),
-    /// Give the event up.
-    DeadLetter {
-        /// Why.
-        reason: Reason,
-        /// Before when a replay would be too early, if the peer said so.
-        not_before: Option<SystemTime>,
-    },
+    /// Give the event up, for this reason.
+    DeadLetter(Reason),
 }
 
 impl Delivery {
@@ -68,6 +64,12 @@ impl Delivery {
         self.maybe_delivered
     }
 
+    /// Before when the next attempt would be too early, if the peer said so in the last one.
+    #[must_use]
+    pub const fn not_before(&self) -> Option<SystemTime> {
+        self.not_before
+    }
+
     /// Takes in what an attempt found out, `verdict` being what it means, and says what follows.
     ///
     /// `started` and `now` are the times of day at the attempt's start and settlement, `elapsed` the time between
@@ -91,7 +93,11 @@ impl Delivery {
         let mut asked = None;
         match outcome {
             Outcome::Delivered { status } => {
-                record.cause = status.filter(|_| verdict != Verdict::Delivered).map(Cause::Status);
+                if verdict != Verdict::Delivered {
+                    // The peer has it, though this sink's policy wants another answer.
+                    record.cause = status.map(Cause::Status);
+                    self.maybe_delivered = true;
+                }
             }
             Outcome::Failed(failure) => {
                 record.cause = Some(failure.cause);
@@ -102,7 +108,7 @@ impl Delivery {
         }
         self.attempts.push(record);
 
-        let not_before = asked
+        self.not_before = asked
             .filter(|delay| !delay.is_zero())
             .map(|delay| now.checked_add(delay).map_or_else(far, |at| at.min(far())));
         let reason = match verdict {
@@ -118,7 +124,7 @@ impl Delivery {
                 Next::RetryAfterExceedsBudget => Reason::RetryAfterExceedsBudget,
             },
         };
-        Step::DeadLetter { reason, not_before }
+        Step::DeadLetter(reason)
     }
 
     /// Takes in that an attempt was given up before it settled: the event may have arrived.
@@ -166,11 +172,10 @@ mod tests {
             .into()
     }
 
-    fn dead(reason: Reason, not_before: Option<u64>) -> Step {
-        Step::DeadLetter {
-            reason,
-            not_before: not_before.map(|seconds| START + Duration::from_secs(seconds)),
-        }
+    fn seconds(delivery: &Delivery) -> Option<u64> {
+        delivery
+            .not_before()
+            .map(|at| at.duration_since(START).unwrap().as_secs())
     }
 
     #[test]
@@ -182,7 +187,7 @@ mod tests {
         ] {
             let (begun, end, _) = transcript(&outcome.into());
             assert_eq!(begun, [0, 1, 6, 36]);
-            assert_eq!(end, dead(Reason::RetriesExhausted, None));
+            assert_eq!(end, Step::DeadLetter(Reason::RetriesExhausted));
         }
     }
 
@@ -197,7 +202,7 @@ mod tests {
             let (begun, end, delivery) = transcript(&Failure::status(status).into());
             assert_eq!(
                 (begun.as_slice(), end),
-                ([0].as_slice(), dead(reason, None)),
+                ([0].as_slice(), Step::DeadLetter(reason)),
                 "{status}"
             );
             assert!(!delivery.maybe_delivered());
@@ -206,18 +211,15 @@ mod tests {
 
     #[test]
     fn retry_after_is_honoured_within_the_budget() {
-        let (begun, end, _) = transcript(&busy(7));
-        assert_eq!(
-            (begun, end),
-            (vec![0, 7, 14, 36], dead(Reason::RetriesExhausted, Some(43)))
-        );
-        let (begun, end, _) = transcript(&busy(20));
-        assert_eq!(
-            (begun, end),
-            (vec![0, 20], dead(Reason::RetryAfterExceedsBudget, Some(40)))
-        );
-        let (begun, end, _) = transcript(&busy(40));
-        assert_eq!((begun, end), (vec![0], dead(Reason::RetryAfterExceedsBudget, Some(40))));
+        for (asked, at, reason, not_before) in [
+            (7, vec![0, 7, 14, 36], Reason::RetriesExhausted, 43),
+            (20, vec![0, 20], Reason::RetryAfterExceedsBudget, 40),
+            (40, vec![0], Reason::RetryAfterExceedsBudget, 40),
+        ] {
+            let (begun, end, delivery) = transcript(&busy(asked));
+            assert_eq!((begun, end), (at, Step::DeadLetter(reason)), "{asked}");
+            assert_eq!(seconds(&delivery), Some(not_before), "{asked}");
+        }
     }
 
     #[test]
@@ -236,14 +238,13 @@ mod tests {
         let absurd: Outcome = Failure::status(503)
             .with_retry_after(RetryAfter::parse(b"99999999999999999999", START))
             .into();
-        let (begun, end, _) = transcript(&absurd);
+        let (begun, end, delivery) = transcript(&absurd);
         assert_eq!(begun, [0]);
+        assert_eq!(end, Step::DeadLetter(Reason::RetryAfterExceedsBudget));
         assert_eq!(
-            end,
-            Step::DeadLetter {
-                reason: Reason::RetryAfterExceedsBudget,
-                not_before: Some(far())
-            }
+            seconds(&delivery),
+            Some(253_402_128_000),
+            "clamped to a date that a record can hold"
         );
     }
 
@@ -267,5 +268,24 @@ mod tests {
             );
             assert_eq!(delivery.maybe_delivered(), after);
         }
+    }
+
+    #[test]
+    fn a_success_that_the_policy_does_not_take_for_one_may_be_one_all_the_same() {
+        let policy = StatusPolicy::default().with(202, Verdict::Retry);
+        let outcome = Outcome::Delivered { status: Some(202) };
+        let mut delivery = Delivery::default();
+        let schedule = RetrySchedule::default();
+        let step = delivery.settle(
+            &outcome,
+            policy.classify(&outcome),
+            &schedule,
+            START,
+            Duration::ZERO,
+            START,
+        );
+        assert_eq!(step, Step::Wait(Duration::from_secs(1)));
+        assert!(delivery.maybe_delivered());
+        assert_eq!(delivery.attempts()[0].cause, Some(Cause::Status(202)));
     }
 }

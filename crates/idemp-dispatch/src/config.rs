@@ -16,7 +16,8 @@ pub enum OnFull {
     /// `submit` waits: back-pressure. With several sinks one sick lane then holds up `submit` until its breaker opens.
     #[default]
     Wait,
-    /// The event becomes a dead letter with reason `lane_full`; at most once, it is dropped and counted.
+    /// The event becomes a dead letter with reason `lane_full`; at most once, it is dropped and counted. As many events
+    /// as the lane holds may be on that way; beyond that, `submit` waits.
     DeadLetter,
 }
 
@@ -51,7 +52,7 @@ pub struct LaneConfig {
     pub on_full: OnFull,
     /// Which events the lane takes. Default: all.
     pub filter: Option<Filter>,
-    /// How long one write to a dead-letter store may take before it counts as failed. Default 5 s.
+    /// How long a dead-letter store may take to answer before it counts as failed. Default 5 s.
     pub store_timeout: Duration,
 }
 

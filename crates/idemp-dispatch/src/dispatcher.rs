@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use idemp_core::{IdempotencyKey, Message, Refusal, SinkName};
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::Instrument;
 
 use crate::clock::{Clock, SystemClock};
-use crate::config::{ConfigError, LaneConfig, OnFull};
+use crate::config::{ConfigError, LaneConfig};
 use crate::lane::{Lane, Room};
 use crate::settlement::{Handle, Report, Settled, Settlement, until_settled};
 use crate::stats::Stats;
@@ -34,6 +35,8 @@ struct Inner {
     tasks: TaskTracker,
     stopping: CancellationToken,
     aborting: CancellationToken,
+    /// Whether the sinks are closed.
+    closed: OnceCell<()>,
 }
 
 /// What is accepted and not settled.
@@ -58,8 +61,8 @@ struct Place {
     settled: Settled,
 }
 
-/// Room in one lane, by its number. `None`: the lane is full and dead-letters.
-type Seat = (usize, Option<Room>);
+/// Room in one lane, by its number.
+type Seat = (usize, Room);
 
 impl Dispatcher {
     /// A dispatcher over these lanes.
@@ -102,6 +105,7 @@ impl Dispatcher {
             tasks: TaskTracker::new(),
             stopping,
             aborting,
+            closed: OnceCell::new(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -129,19 +133,24 @@ impl Dispatcher {
     /// Dropping the future before the event is accepted forgets it. It is accepted at once in all lanes, at the end.
     pub async fn submit(&self, message: Message) -> Result<Handle, SubmitError> {
         let wanting = self.wanting(&message)?;
+        if let Some(handle) = self.join(&message, &wanting) {
+            return Ok(handle);
+        }
         let mut seats = Vec::with_capacity(wanting.len());
         for index in wanting {
             let lane = &self.inner.lanes[index];
-            let room = match (lane.room(&message), lane.config.on_full) {
-                (Some(room), _) => Some(room),
-                (None, OnFull::DeadLetter) => None,
-                (None, OnFull::Wait) => tokio::select! {
+            let room = match lane.room(&message) {
+                Some(room) => Some(room),
+                None => tokio::select! {
                     biased;
-                    () = self.inner.stopping.cancelled() => return Err(SubmitError::new(SubmitErrorKind::Closed, message)),
+                    () = self.inner.stopping.cancelled() => None,
                     room = lane.wait_for_room(&message) => room,
                 },
             };
-            seats.push((index, room));
+            match room {
+                Some(room) => seats.push((index, room)),
+                None => return Err(SubmitError::new(SubmitErrorKind::Closed, message)),
+            }
         }
         self.accept(message, seats)
     }
@@ -149,19 +158,36 @@ impl Dispatcher {
     /// As [`submit`](Self::submit), but never waits.
     ///
     /// # Errors
-    /// Also if a lane that would wait has no room.
+    /// Also if a lane has no room.
     pub fn try_submit(&self, message: Message) -> Result<Handle, SubmitError> {
         let wanting = self.wanting(&message)?;
+        if let Some(handle) = self.join(&message, &wanting) {
+            return Ok(handle);
+        }
         let mut seats = Vec::with_capacity(wanting.len());
         for index in wanting {
             let lane = &self.inner.lanes[index];
-            let room = lane.room(&message);
-            if room.is_none() && lane.config.on_full == OnFull::Wait {
-                return Err(SubmitError::new(SubmitErrorKind::Full(lane.name().clone()), message));
+            match lane.room(&message) {
+                Some(room) => seats.push((index, room)),
+                None => return Err(SubmitError::new(SubmitErrorKind::Full(lane.name().clone()), message)),
             }
-            seats.push((index, room));
         }
         self.accept(message, seats)
+    }
+
+    /// A handle for an event that is on its way in all of these lanes already: it needs no room.
+    fn join(&self, message: &Message, wanting: &[usize]) -> Option<Handle> {
+        let ledger = self.inner.lock();
+        let join = |&index: &usize| {
+            let settled = ledger.on_its_way(message.key(), index)?;
+            Some((self.inner.lanes[index].name().clone(), settled))
+        };
+        let places: Option<Vec<_>> = wanting.iter().map(join).collect();
+        let places = places.filter(|places| !places.is_empty())?;
+        Some(Handle {
+            key: message.key().clone(),
+            places,
+        })
     }
 
     /// The lanes that take the event. Most of what can be refused is refused here, before anything is waited for.
@@ -190,11 +216,12 @@ impl Dispatcher {
 
     /// Accepts the event in all lanes at once, or in none.
     fn accept(&self, message: Message, seats: Vec<Seat>) -> Result<Handle, SubmitError> {
+        let (mut places, mut tasks) = (Vec::with_capacity(seats.len()), Vec::with_capacity(seats.len()));
         let mut ledger = self.inner.lock();
         if let Err(kind) = ledger.admits(&message) {
+            drop(ledger);
             return Err(SubmitError::new(kind, message));
         }
-        let mut places = Vec::with_capacity(seats.len());
         for (index, room) in seats {
             let lane = &self.inner.lanes[index];
             let settled = match ledger.on_its_way(message.key(), index) {
@@ -208,11 +235,17 @@ impl Dispatcher {
                     };
                     ledger.unsettled.entry(message.key().clone()).or_default().push(place);
                     lane.count_accepted();
-                    self.start(index, message.clone(), room, settle);
+                    // Tracked while the ledger is locked: a shutdown waits for the task, or the event is refused.
+                    let task = self.task(index, message.clone(), room, settle);
+                    tasks.push(self.inner.tasks.track_future(task));
                     settled
                 }
             };
             places.push((lane.name().clone(), settled));
+        }
+        drop(ledger);
+        for task in tasks {
+            tokio::spawn(task);
         }
         Ok(Handle {
             key: message.key().clone(),
@@ -220,20 +253,30 @@ impl Dispatcher {
         })
     }
 
-    /// Must be called with the ledger locked, so that a shutdown sees the task or the event is refused.
-    fn start(&self, index: usize, message: Message, room: Option<Room>, settle: watch::Sender<Option<Settlement>>) {
-        let inner = Arc::clone(&self.inner);
-        let key = message.key().clone();
-        self.inner.tasks.spawn(async move {
-            let settlement = inner.lanes[index].deliver(message, room).await;
-            let mut ledger = inner.lock();
-            if matches!(settlement, Settlement::Unsaved { .. }) && ledger.open == Open::Yes {
-                ledger.open = Open::Refusing;
+    /// Takes an event to its end in one lane.
+    fn task(
+        &self,
+        lane: usize,
+        message: Message,
+        room: Room,
+        settle: watch::Sender<Option<Settlement>>,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let place = Unsettled {
+            inner: Arc::clone(&self.inner),
+            key: message.key().clone(),
+            lane,
+        };
+        let span = tracing::debug_span!("deliver", sink = %self.inner.lanes[lane].name());
+        async move {
+            let settlement = place.inner.lanes[place.lane].deliver(message, room).await;
+            if matches!(settlement, Settlement::Unsaved { .. }) {
+                place.inner.lock().refuse();
             }
-            ledger.forget(&key, index);
-            drop(ledger);
+            // Forgotten before it is told, so that whoever hears of it can submit it anew.
+            drop(place);
             settle.send_replace(Some(settlement));
-        });
+        }
+        .instrument(span)
     }
 
     /// Waits until what was accepted before the call is settled, and goes on working. Returns how many
@@ -262,7 +305,7 @@ impl Dispatcher {
 
     /// Ends in order: nothing more is accepted; waits are cut short and their events dead-lettered with reason
     /// `shutdown`; attempts in flight may end within `deadline`, then they are dead-lettered as maybe delivered;
-    /// the sinks are closed. Returns the final counts, in which nothing is unsettled.
+    /// the sinks are closed, once, each within `deadline` again. Returns the final counts, in which nothing is unsettled.
     ///
     /// # Cancel safety
     /// Once begun, the end goes on if the future is dropped, but attempts in flight get no deadline and sinks are not
@@ -275,9 +318,14 @@ impl Dispatcher {
             self.inner.aborting.cancel();
             self.inner.tasks.wait().await;
         }
-        for lane in &self.inner.lanes {
-            lane.config.sink.close().await;
-        }
+        let close = || async {
+            for lane in &self.inner.lanes {
+                if tokio::time::timeout(deadline, lane.config.sink.close()).await.is_err() {
+                    tracing::warn!(sink = %lane.name(), "the sink did not close in time");
+                }
+            }
+        };
+        self.inner.closed.get_or_init(close).await;
         self.stats()
     }
 
@@ -310,6 +358,19 @@ impl Inner {
     }
 }
 
+/// An event's place in the ledger, which is free again when its task ends, however it ends.
+struct Unsettled {
+    inner: Arc<Inner>,
+    key: IdempotencyKey,
+    lane: usize,
+}
+
+impl Drop for Unsettled {
+    fn drop(&mut self) {
+        self.inner.lock().forget(&self.key, self.lane);
+    }
+}
+
 impl Ledger {
     fn admits(&self, message: &Message) -> Result<(), SubmitErrorKind> {
         match self.open {
@@ -326,6 +387,12 @@ impl Ledger {
     fn on_its_way(&self, key: &IdempotencyKey, lane: usize) -> Option<Settled> {
         let place = self.unsettled.get(key)?.iter().find(|place| place.lane == lane)?;
         Some(place.settled.clone())
+    }
+
+    fn refuse(&mut self) {
+        if self.open == Open::Yes {
+            self.open = Open::Refusing;
+        }
     }
 
     fn forget(&mut self, key: &IdempotencyKey, lane: usize) {

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admission::{Admitted, Gate};
 use crate::clock::Clock;
-use crate::config::LaneConfig;
+use crate::config::{LaneConfig, OnFull};
 use crate::letters::Letters;
 use crate::meters::Meters;
 use crate::settlement::Settlement;
@@ -30,8 +30,10 @@ pub(crate) struct Lane {
     pub(crate) config: LaneConfig,
     schedule: RetrySchedule,
     attempts: Semaphore,
-    events: Arc<Semaphore>,
-    bytes: Arc<Semaphore>,
+    /// Room for events on their way to the sink.
+    room: Capacity,
+    /// Room for events that found none, on their way to the dead letters. As large as the other.
+    overflow: Capacity,
     gate: Gate,
     letters: Option<Letters>,
     counts: Counts,
@@ -43,10 +45,37 @@ pub(crate) struct Lane {
     aborting: CancellationToken,
 }
 
-/// Room in a lane for one event.
+/// How much may be unsettled.
+struct Capacity {
+    events: Arc<Semaphore>,
+    bytes: Arc<Semaphore>,
+}
+
+impl Capacity {
+    fn new(config: &LaneConfig) -> Self {
+        Self {
+            events: Arc::new(Semaphore::new(config.max_events)),
+            bytes: Arc::new(Semaphore::new(config.max_bytes)),
+        }
+    }
+
+    fn take_now(&self, bytes: u32) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
+        let event = Arc::clone(&self.events).try_acquire_owned().ok()?;
+        Some((event, Arc::clone(&self.bytes).try_acquire_many_owned(bytes).ok()?))
+    }
+
+    /// `None` never comes: nobody closes the semaphores.
+    async fn take(&self, bytes: u32) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
+        let event = Arc::clone(&self.events).acquire_owned().await.ok()?;
+        Some((event, Arc::clone(&self.bytes).acquire_many_owned(bytes).await.ok()?))
+    }
+}
+
+/// Room in a lane for one event, until it is settled.
 pub(crate) struct Room {
-    _event: OwnedSemaphorePermit,
-    _bytes: OwnedSemaphorePermit,
+    _permits: (OwnedSemaphorePermit, OwnedSemaphorePermit),
+    /// There was none on the way to the sink.
+    is_overflow: bool,
 }
 
 impl Lane {
@@ -71,8 +100,8 @@ impl Lane {
                 Mode::AtMostOnce => RetrySchedule::once(),
             },
             attempts: Semaphore::new(config.concurrency),
-            events: Arc::new(Semaphore::new(config.max_events)),
-            bytes: Arc::new(Semaphore::new(config.max_bytes)),
+            room: Capacity::new(&config),
+            overflow: Capacity::new(&config),
             gate: Gate::new(breaker, config.name.clone(), Arc::clone(&meters)),
             letters,
             counts: Counts::default(),
@@ -98,26 +127,33 @@ impl Lane {
 
     /// Room for the event if there is any now.
     pub(crate) fn room(&self, message: &Message) -> Option<Room> {
-        let event = Arc::clone(&self.events).try_acquire_owned().ok()?;
-        let bytes = Arc::clone(&self.bytes)
-            .try_acquire_many_owned(self.weight(message))
-            .ok()?;
-        Some(Room {
-            _event: event,
-            _bytes: bytes,
-        })
+        let bytes = self.weight(message);
+        if let Some(permits) = self.room.take_now(bytes) {
+            return Some(Room {
+                _permits: permits,
+                is_overflow: false,
+            });
+        }
+        match self.config.on_full {
+            OnFull::Wait => None,
+            OnFull::DeadLetter => {
+                let permits = self.overflow.take_now(bytes)?;
+                Some(Room {
+                    _permits: permits,
+                    is_overflow: true,
+                })
+            }
+        }
     }
 
-    /// Waits for room. The semaphores are never closed.
+    /// Waits for room.
     pub(crate) async fn wait_for_room(&self, message: &Message) -> Option<Room> {
-        let event = Arc::clone(&self.events).acquire_owned().await.ok()?;
-        let bytes = Arc::clone(&self.bytes)
-            .acquire_many_owned(self.weight(message))
-            .await
-            .ok()?;
+        let is_overflow = self.config.on_full == OnFull::DeadLetter;
+        let capacity = if is_overflow { &self.overflow } else { &self.room };
+        let permits = capacity.take(self.weight(message)).await?;
         Some(Room {
-            _event: event,
-            _bytes: bytes,
+            _permits: permits,
+            is_overflow,
         })
     }
 
@@ -132,45 +168,34 @@ impl Lane {
         self.meters.unsettled.increment(1.0);
     }
 
-    /// Takes an accepted event to its end. Without room it goes no further than the dead letters.
-    pub(crate) async fn deliver(&self, message: Message, room: Option<Room>) -> Settlement {
+    /// Takes an accepted event to its end. What found no room on the way to the sink goes to the dead letters alone.
+    pub(crate) async fn deliver(&self, message: Message, room: Room) -> Settlement {
         let accepted_at = self.clock.now();
         let mut delivery = Delivery::default();
-        let end = match room {
-            Some(_) => self.attempt_until_settled(&message, &mut delivery).await,
-            None => End::GivenUp {
-                reason: Reason::LaneFull,
-                not_before: None,
-            },
+        let end = if room.is_overflow {
+            End::GivenUp(Reason::LaneFull)
+        } else {
+            self.attempt_until_settled(&message, &mut delivery).await
         };
         let settlement = match end {
             End::Delivered => Settlement::Delivered {
                 attempts: made(&delivery),
             },
-            End::GivenUp { reason, not_before } => {
-                self.give_up(message, &delivery, reason, not_before, accepted_at).await
-            }
+            End::GivenUp(reason) => self.give_up(message, &delivery, reason, accepted_at).await,
         };
         self.count(&settlement);
         settlement
     }
 
     async fn attempt_until_settled(&self, message: &Message, delivery: &mut Delivery) -> End {
-        let shutdown = End::GivenUp {
-            reason: Reason::Shutdown,
-            not_before: None,
-        };
         loop {
             let place = tokio::select! {
                 biased;
-                () = self.stopping.cancelled() => return shutdown,
+                () = self.stopping.cancelled() => return End::GivenUp(Reason::Shutdown),
                 place = self.attempts.acquire() => place,
             };
             let Some(admitted) = self.gate.admit() else {
-                return End::GivenUp {
-                    reason: Reason::CircuitOpen,
-                    not_before: None,
-                };
+                return End::GivenUp(Reason::CircuitOpen);
             };
             let wait = match self.attempt(message, delivery, admitted).await {
                 ControlFlow::Break(end) => return end,
@@ -179,7 +204,7 @@ impl Lane {
             drop(place);
             tokio::select! {
                 biased;
-                () = self.stopping.cancelled() => return shutdown,
+                () = self.stopping.cancelled() => return End::GivenUp(Reason::Shutdown),
                 () = tokio::time::sleep(wait) => {}
             }
         }
@@ -204,12 +229,14 @@ impl Lane {
             outcome = self.bounded(message, attempt, deadline) => outcome,
             () = self.aborting.cancelled() => {
                 delivery.abandon(started, start.elapsed());
-                return ControlFlow::Break(End::GivenUp { reason: Reason::Shutdown, not_before: None });
+                self.counts.attempts.add_one();
+                return ControlFlow::Break(End::GivenUp(Reason::Shutdown));
             }
         };
 
         let elapsed = start.elapsed();
         let verdict = self.config.policy.classify(&outcome);
+        tracing::debug!(attempt = attempt.number, verdict = verdict.code(), "attempt settled");
         self.counts.attempts.add_one();
         self.meters.attempt(verdict);
         self.meters.attempt_seconds.record(elapsed.as_secs_f64());
@@ -219,18 +246,16 @@ impl Lane {
         admitted.settle(signal(verdict, step));
         ControlFlow::Break(match step {
             Step::Delivered => End::Delivered,
-            Step::Wait(_) if probe => End::GivenUp {
-                reason: Reason::CircuitOpen,
-                not_before: None,
-            },
+            Step::Wait(_) if probe => End::GivenUp(Reason::CircuitOpen),
             Step::Wait(wait) => return ControlFlow::Continue(wait),
-            Step::DeadLetter { reason, not_before } => End::GivenUp { reason, not_before },
+            Step::DeadLetter(reason) => End::GivenUp(reason),
         })
     }
 
     /// A sink answers by its deadline and does not panic. One that breaks its contract does not take the lane along.
     async fn bounded(&self, message: &Message, attempt: Attempt, deadline: Instant) -> Outcome {
-        let deliver = AssertUnwindSafe(self.config.sink.deliver(message, attempt)).catch_unwind();
+        // The call itself is caught too, not only the future that it returns.
+        let deliver = AssertUnwindSafe(async { self.config.sink.deliver(message, attempt).await }).catch_unwind();
         let (transport, says) = match tokio::time::timeout_at(deadline + OVERDUE, deliver).await {
             Ok(Ok(outcome)) => return outcome,
             Ok(Err(_panic)) => (Transport::Cut, "the sink panicked"),
@@ -245,7 +270,6 @@ impl Lane {
         message: Message,
         delivery: &Delivery,
         reason: Reason,
-        not_before: Option<SystemTime>,
         accepted_at: SystemTime,
     ) -> Settlement {
         let Some(letters) = self.letters.as_ref().filter(|_| self.config.mode == Mode::AtLeastOnce) else {
@@ -260,7 +284,7 @@ impl Lane {
             attempts: delivery.attempts().to_vec(),
             accepted_at,
             dead_at: self.clock.now(),
-            not_before,
+            not_before: delivery.not_before(),
             replay_count: 0,
         };
         match letters.put(&letter).await {
@@ -302,10 +326,7 @@ impl Lane {
 
 enum End {
     Delivered,
-    GivenUp {
-        reason: Reason,
-        not_before: Option<SystemTime>,
-    },
+    GivenUp(Reason),
 }
 
 fn made(delivery: &Delivery) -> u32 {

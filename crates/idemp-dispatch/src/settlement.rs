@@ -32,7 +32,7 @@ pub enum Settlement {
     Unsaved {
         /// The event, with all that is known of it.
         letter: Arc<DeadLetter>,
-        /// What the last store said; `None` if there was no store left to ask in time.
+        /// What the last store said; `None` if it did not answer.
         error: Option<Arc<StoreError>>,
     },
 }
@@ -94,7 +94,7 @@ impl Handle {
     /// Dropping the future stops the waiting, not the event.
     ///
     /// # Panics
-    /// If the runtime that delivers the event was shut down before the dispatcher was.
+    /// If the event's task was lost: the runtime was shut down before the dispatcher, or the clock panicked.
     pub async fn settled(mut self) -> Report {
         let mut settlements = Vec::with_capacity(self.places.len());
         for (name, settled) in &mut self.places {
@@ -124,6 +124,8 @@ pub(crate) async fn until_settled(settled: &mut Settled) -> Settlement {
         .map(|settlement| settlement.clone())
     {
         Ok(Some(settlement)) => settlement,
-        Ok(None) | Err(_) => panic!("the runtime was shut down before the dispatcher"),
+        Ok(None) | Err(_) => {
+            panic!("the event's task was lost, most likely because the runtime was shut down before the dispatcher")
+        }
     }
 }

@@ -198,7 +198,8 @@ fn since(maybe_delivered: bool, attempts: &[AttemptRecord], accepted_at: SystemT
 /// Whether an attempt with this end may have arrived, by the rule of [`Failure`].
 fn may_have_arrived(attempt: &AttemptRecord) -> bool {
     match attempt.cause {
-        Some(Cause::Status(status)) => Failure::status(status).maybe_delivered,
+        // A success that the sink's policy does not take for one may be one all the same.
+        Some(Cause::Status(status)) => (200..=299).contains(&status) || Failure::status(status).maybe_delivered,
         Some(Cause::Transport(transport)) => Failure::transport(transport).maybe_delivered,
         _ => true,
     }

@@ -1,6 +1,6 @@
 //! The breaker at work in a lane.
 
-use idemp_core::{BreakerState, Class, Reason};
+use idemp_core::{BreakerState, Class, Reason, RetryAfter};
 use idemp_dispatch::Settlement;
 use idemp_testkit::gate::Gate;
 use idemp_testkit::sink::{Reply, ScriptedSink};
@@ -193,12 +193,49 @@ async fn configuration_letters_open_it_by_their_rate() {
 #[tokio::test(start_paused = true)]
 async fn letters_written_because_it_is_open_do_not_feed_it() {
     let (rig, _, rest) = opened(|_| Reply::delivered()).await;
-    for message in &rest[..100] {
+    // One every three seconds for most of the five minutes.
+    for message in &rest[..98] {
         assert_withheld(&dispatch(&rig, message.clone()).await, 0);
+        tokio::time::sleep(secs(3)).await;
     }
-    tokio::time::sleep(secs(300)).await;
+    tokio::time::sleep(secs(6) - Duration::from_millis(1)).await;
+    assert_withheld(&dispatch(&rig, rest[98].clone()).await, 0);
+    tokio::time::sleep(Duration::from_millis(1)).await;
     assert!(
-        dispatch(&rig, rest[100].clone()).await.is_delivered(),
+        dispatch(&rig, rest[99].clone()).await.is_delivered(),
         "five minutes after it opened, not later"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_is_told_when_to_come_back_leaves_a_letter_that_says_so() {
+    let (rig, _, rest) = opened(|_| Reply::retry_after(503, RetryAfter::Delay(secs(20)))).await;
+    tokio::time::sleep(secs(300)).await;
+    assert_withheld(&dispatch(&rig, rest[0].clone()).await, 1);
+    let letters = rig.letters().await;
+    let probe = letters.iter().find(|letter| letter.message == rest[0]).unwrap();
+    assert_eq!(probe.not_before, Some(probe.dead_at + secs(20)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_is_cancelled_by_a_shutdown_frees_its_place() {
+    let (rig, sink, rest) = opened(|_| Reply::hang()).await;
+    tokio::time::sleep(secs(300)).await;
+    let probe = rig.dispatcher.try_submit(rest[0].clone()).unwrap();
+    sink.called(41).await;
+    let stats = rig.dispatcher.shutdown(secs(1)).await;
+    assert_eq!(
+        stats.lanes[0].breaker,
+        BreakerState::HalfOpen,
+        "not opened by a probe that learned nothing"
+    );
+    let report = probe.settled().await;
+    assert!(matches!(
+        report.settlements()[0].1,
+        Settlement::DeadLettered {
+            reason: Reason::Shutdown,
+            attempts: 1
+        }
+    ));
+    assert_eq!(stats.lanes[0].attempts, 41);
 }

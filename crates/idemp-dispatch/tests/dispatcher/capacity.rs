@@ -64,6 +64,42 @@ async fn a_full_lane_may_dead_letter_instead() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_overflows_is_bounded_as_well() {
+    let (gate, sink) = held();
+    let rig = Rig::with(&sink, |lane| {
+        lane.max_events = 2;
+        lane.on_full = OnFull::DeadLetter;
+        lane.dead_letters = Some(Arc::new(HangingStore));
+        lane.store_timeout = secs(3_000);
+        lane.attempt_timeout = secs(3_000);
+    });
+    let messages = messages(5);
+    for message in &messages[..4] {
+        let _ = rig.dispatcher.try_submit(message.clone()).unwrap();
+    }
+    let error = rig.dispatcher.try_submit(messages[4].clone()).unwrap_err();
+    assert_eq!(error.kind(), &SubmitErrorKind::Full(name("sink")));
+    let waiting = tokio::time::timeout(secs(1), rig.dispatcher.submit(messages[4].clone())).await;
+    assert!(waiting.is_err(), "it waits");
+    assert_eq!(rig.stats().unsettled(), 4);
+    gate.open();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_is_on_its_way_is_joined_without_room() {
+    let (gate, sink) = held();
+    let rig = Rig::with(&sink, |lane| lane.max_events = 1);
+    let first = rig.dispatcher.try_submit(message()).unwrap();
+    let second = rig.dispatcher.try_submit(message()).unwrap();
+    let third = rig.dispatcher.submit(message()).await.unwrap();
+    gate.open();
+    for handle in [first, second, third] {
+        assert!(handle.settled().await.all_delivered());
+    }
+    assert_eq!(sink.calls().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn bytes_fill_a_lane_too_and_a_body_larger_than_the_lane_still_goes() {
     let (gate, sink) = held();
     let rig = Rig::with(&sink, |lane| lane.max_bytes = 40);

@@ -10,6 +10,7 @@ mod breaker;
 mod capacity;
 mod fan_out;
 mod letters;
+mod meters;
 mod shutdown;
 mod transcripts;
 
@@ -214,3 +215,8 @@ put_only!(FailingStore, |self, letter| {
 pub(crate) struct HangingStore;
 
 put_only!(HangingStore, |self, _letter| std::future::pending().await);
+
+/// A store with a fault in it.
+pub(crate) struct PanickingStore;
+
+put_only!(PanickingStore, |self, _letter| panic!("the test says so"));

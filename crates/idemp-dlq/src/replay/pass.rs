@@ -267,7 +267,8 @@ impl<'a> Pass<'a> {
                 ReplayFailure {
                     attempt: record,
                     reason: reason(verdict),
-                    maybe_delivered: false,
+                    // The peer has it, though the policy wants another answer.
+                    maybe_delivered: true,
                     not_before: None,
                 }
             }
