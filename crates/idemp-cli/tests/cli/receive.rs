@@ -214,3 +214,35 @@ async fn sigterm_lets_handlers_finish() {
     let summary = send.finish().await.exits(0).json();
     assert_eq!(summary["delivered"], 1, "the answer came before the end");
 }
+
+/// What the receiver logs when it cuts a handler.
+const CUT: &str = "ran over its cap";
+
+#[tokio::test]
+async fn a_line_that_is_finished_after_its_handler_was_cut_stands_there_once() {
+    let place = Place::new();
+    let (mut receiver, url) = place.receive(&format!("--out {}", pipe(&place).display())).await;
+    place.write("in.jsonl", large());
+    let send = format!("send in.jsonl --to {url}/webhooks/langchain --secret-env SECRET --timeout 60s --json");
+    let send = Running::start(place.idemp(&send));
+    let mut pipe = first_byte(place.path("pipe")).await;
+    receiver.stderr_line_with(CUT).await;
+    let written = tokio::task::spawn_blocking(move || {
+        let mut rest = String::new();
+        pipe.read_to_string(&mut rest).unwrap();
+        format!("{{{rest}")
+    });
+    let summary = send.finish().await.exits(0).json();
+    assert_eq!(
+        (&summary["delivered"], &summary["dead_lettered"]),
+        (&json!(1), &json!(0))
+    );
+    receiver.terminate();
+    receiver.finish().await.exits(0);
+    let written = written.await.unwrap();
+    let keys: Vec<_> = written
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["key"].clone())
+        .collect();
+    assert_eq!(keys, ["r:tool_end:1"]);
+}

@@ -175,6 +175,20 @@ impl Running {
         timeout(LIMIT, found).await.unwrap()
     }
 
+    /// Waits for a line of standard error with this in it.
+    pub(crate) async fn stderr_line_with(&mut self, part: &str) {
+        let found = async {
+            while let Some(line) = self.stderr.recv().await {
+                self.stderr_text.push_str(&line);
+                if line.contains(part) {
+                    return;
+                }
+            }
+            panic!("no line with `{part}` in: {}", self.stderr_text);
+        };
+        timeout(LIMIT, found).await.unwrap()
+    }
+
     pub(crate) fn terminate(&self) {
         self.signal(Signal::TERM);
     }
