@@ -3,6 +3,7 @@
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod depth;
 mod error;
 mod filter;
 mod letter;
@@ -14,6 +15,7 @@ mod store;
 mod time;
 mod wire;
 
+pub use depth::record_depth;
 pub use error::{StoreError, StoreErrorKind};
 pub use filter::Filter;
 pub use letter::{DeadLetter, Letterhead, ReplayFailure};
