@@ -38,6 +38,7 @@ fn lane(name: &str, peer: &Peer) -> LaneConfig {
     let sink = Arc::new(WebhookSink::new(config).unwrap());
     let mut lane = LaneConfig::new(SinkName::parse(name).unwrap(), sink, Arc::new(MemoryStore::new()));
     lane.schedule = RetrySchedule::default().scaled(0.01).unwrap();
+    lane.attempt_timeout = Duration::from_secs(60);
     lane
 }
 
@@ -94,7 +95,6 @@ async fn half_open_with_a_hundred_waiting_sends_makes_one_post() {
     .await;
     let mut lane = lane("webhook", &peer);
     lane.breaker.open_for = Duration::from_millis(200);
-    lane.attempt_timeout = Duration::from_secs(60);
     let dispatcher = Dispatcher::new(vec![lane]).unwrap();
     let mut messages = messages(110);
     let waiting = messages.split_off(10);
@@ -133,8 +133,7 @@ async fn a_peer_that_holds_its_replies_delays_no_other_sink() {
     let slow = Peer::start(move |_| held.clone()).await;
     let quick = Peer::start(|_| Answer::status(200)).await;
     let refusing = Peer::start(|_| Answer::status(400)).await;
-    let mut lanes = vec![lane("slow", &slow), lane("quick", &quick), lane("refusing", &refusing)];
-    lanes[0].attempt_timeout = Duration::from_secs(60);
+    let lanes = vec![lane("slow", &slow), lane("quick", &quick), lane("refusing", &refusing)];
     let dispatcher = Dispatcher::new(lanes).unwrap();
     let handles: Vec<_> = messages(50)
         .into_iter()

@@ -128,7 +128,11 @@ async fn counts_marks_that_could_not_be_written() {
 #[tokio::test]
 async fn the_gauge_goes_up_and_down() {
     let (receiver, snapshotter) = measured(Faulty::default());
-    let running = move || read(&snapshotter).get("idemp_receiver_running_events{scope=orders}").copied();
+    let running = move || {
+        read(&snapshotter)
+            .get("idemp_receiver_running_events{scope=orders}")
+            .copied()
+    };
     receive(&receiver, KEY, Ok(())).await;
     assert_eq!(running(), None);
 

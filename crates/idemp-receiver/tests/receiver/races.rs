@@ -77,7 +77,9 @@ async fn fifty_copies_at_once_run_the_handler_once() {
     for _ in 0..49 {
         let answer = copies.join_next().await.unwrap().unwrap();
         answer.is(503, r#"{"status":"in_progress"}"#);
-        assert_eq!(answer.retry_after(), Some("6"));
+        // The rest of a lease of 6 s, which runs while we ask.
+        let rest: u64 = answer.retry_after().unwrap().parse().unwrap();
+        assert!((1..=6).contains(&rest), "{rest}");
     }
     go_on.notify_one();
     copies.join_next().await.unwrap().unwrap().is(200, r#"{"status":"ok"}"#);

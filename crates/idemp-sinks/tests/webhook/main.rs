@@ -24,7 +24,7 @@ use idemp_sinks::webhook::{WebhookConfig, WebhookProxy, WebhookSink};
 /// More than any attempt here takes: where it runs out, the test was to end otherwise.
 const AMPLE: Duration = Duration::from_secs(60);
 /// For attempts that are meant to run out of time.
-const SHORT: Duration = Duration::from_millis(300);
+const SHORT: Duration = Duration::from_millis(1_500);
 
 const DELIVERED: Outcome = Outcome::Delivered { status: Some(200) };
 
