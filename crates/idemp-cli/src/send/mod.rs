@@ -154,15 +154,14 @@ impl Sender {
                 "idemp: error: cannot read {input} from line {line} on: {error}"
             ));
         }
-        if !matches!(ended, Ended::Input) {
-            self.tally.resume_from_line = Some(self.next_line);
-        }
         self.settle_all().await;
         // Interrupted: what waits for its next attempt becomes a dead letter. Otherwise there is nothing left.
         self.dispatcher.shutdown(SHUTDOWN).await;
         while let Some((line, report)) = self.settling.next().await {
             self.settled(line, &report);
         }
+        let is_left = !matches!(ended, Ended::Input);
+        self.tally.resume_from(is_left.then_some(self.next_line));
         self.tally.interrupted = self.stop.is_cancelled();
         self.progress.end();
         self.tally
@@ -262,7 +261,7 @@ impl Sender {
                 Settlement::DeadLettered { reason, .. } => self.tally.dead_lettered(*reason),
                 // No lane of ours drops events, so what is left is what no store took.
                 other => {
-                    self.tally.unsaved += 1;
+                    self.tally.unsaved(line);
                     let (key, input) = (report.key(), &self.input);
                     let why = match other {
                         Settlement::Unsaved { error: Some(error), .. } => chain(&**error),

@@ -1,6 +1,6 @@
 //! What became of the input, and how it is told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use idemp_core::Reason;
@@ -28,8 +28,10 @@ pub(super) struct Tally {
     pub(super) invalid_lines: Vec<u64>,
     /// Events that no store took.
     pub(super) unsaved: u64,
+    /// The first of them.
+    pub(super) unsaved_lines: BTreeSet<u64>,
     pub(super) interrupted: bool,
-    /// The first line that was not taken, if any was left.
+    /// The first line that is not accounted for: not taken, or saved nowhere.
     pub(super) resume_from_line: Option<u64>,
     pub(super) dlq: String,
     /// The file beside the store that holds some of the dead letters.
@@ -43,6 +45,21 @@ impl Tally {
         if self.invalid_lines.len() < LINES {
             self.invalid_lines.push(line);
         }
+    }
+
+    /// Takes down that no store took an event. They do not come in the order of their lines.
+    pub(super) fn unsaved(&mut self, line: u64) {
+        self.unsaved += 1;
+        self.unsaved_lines.insert(line);
+        if self.unsaved_lines.len() > LINES {
+            self.unsaved_lines.pop_last();
+        }
+    }
+
+    /// Sets the line to resume from, when all is settled. `next` is the first line that was not taken, if any was left.
+    pub(super) fn resume_from(&mut self, next: Option<u64>) {
+        let unsaved = self.unsaved_lines.first().copied();
+        self.resume_from_line = unsaved.into_iter().chain(next).min();
     }
 
     pub(super) fn dead_lettered(&mut self, reason: Reason) {
@@ -82,8 +99,8 @@ impl Tally {
             ("delivered", self.delivered, String::new()),
             ("dead-lettered", self.dead_lettered, reasons.join(", ")),
             ("duplicates", self.duplicates, String::new()),
-            ("invalid", self.invalid, self.shown_lines()),
-            ("unsaved", self.unsaved, String::new()),
+            ("invalid", self.invalid, shown(&self.invalid_lines, self.invalid)),
+            ("unsaved", self.unsaved, shown(&self.unsaved_lines, self.unsaved)),
         ];
         let mut text = String::new();
         for (name, count, more) in rows {
@@ -103,21 +120,21 @@ impl Tally {
         text.truncate(text.trim_end().len());
         text
     }
+}
 
-    fn shown_lines(&self) -> String {
-        if self.invalid_lines.is_empty() {
-            return String::new();
-        }
-        let shown = &self.invalid_lines[..self.invalid_lines.len().min(SHOWN)];
-        let lines: Vec<_> = shown.iter().map(u64::to_string).collect();
-        let left = self.invalid - shown.len() as u64;
-        let more = if left > 0 {
-            format!(" and {left} more")
-        } else {
-            String::new()
-        };
-        format!("lines {}{more}", lines.join(", "))
+/// The first of so many lines.
+fn shown<'l>(lines: impl IntoIterator<Item = &'l u64>, count: u64) -> String {
+    let shown: Vec<_> = lines.into_iter().take(SHOWN).map(u64::to_string).collect();
+    if shown.is_empty() {
+        return String::new();
     }
+    let left = count - shown.len() as u64;
+    let more = if left > 0 {
+        format!(" and {left} more")
+    } else {
+        String::new()
+    };
+    format!("lines {}{more}", shown.join(", "))
 }
 
 #[cfg(test)]
@@ -162,7 +179,6 @@ mod tests {
         let mut tally = Tally {
             read: 100,
             delivered: 70,
-            unsaved: 1,
             duplicates: 2,
             ..Tally::default()
         };
@@ -170,7 +186,8 @@ mod tests {
         tally.dead_lettered(Reason::EventRejected);
         tally.dead_lettered(Reason::Shutdown);
         (1..=22).for_each(|line| tally.invalid(line));
-        tally.resume_from_line = Some(101);
+        tally.unsaved(99);
+        tally.resume_from_line = Some(99);
         assert_eq!(
             tally.human(),
             "read                 122\n\
@@ -178,8 +195,30 @@ mod tests {
              dead-lettered          3  event_rejected 1, shutdown 2\n\
              duplicates             2\n\
              invalid               22  lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20 and 2 more\n\
-             unsaved                1\n\
-             resume from line 101"
+             unsaved                1  lines 99\n\
+             resume from line 99"
         );
+    }
+
+    #[test]
+    fn it_is_resumed_from_the_first_line_that_is_not_accounted_for() {
+        let resumed = |unsaved: &[u64], next| {
+            let mut tally = Tally::default();
+            unsaved.iter().for_each(|line| tally.unsaved(*line));
+            tally.resume_from(next);
+            tally.resume_from_line
+        };
+        assert_eq!(resumed(&[], None), None);
+        assert_eq!(resumed(&[], Some(7)), Some(7));
+        assert_eq!(resumed(&[5, 3, 4], Some(7)), Some(3));
+        assert_eq!(resumed(&[5], None), Some(5));
+    }
+
+    #[test]
+    fn the_first_unsaved_lines_are_named_in_whatever_order_they_come() {
+        let mut tally = Tally::default();
+        (1..=1_002).rev().for_each(|line| tally.unsaved(line));
+        assert_eq!(tally.unsaved, 1_002);
+        assert!(tally.unsaved_lines.iter().copied().eq(1..=1_000));
     }
 }
