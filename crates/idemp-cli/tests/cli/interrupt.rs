@@ -58,7 +58,7 @@ async fn the_line_to_resume_from_is_the_first_that_was_not_taken() {
     let peer = Peer::start(move |_| Answer::status(200).behind(&behind)).await;
     let to = peer.url("/hook");
     // Standard input stays open, so there is always more to come.
-    let mut send = Running::start(place.idemp(&format!("send --to {to} --secret-env SECRET --json")));
+    let mut send = Running::start(place.idemp(&format!("send --to {to} --secret-env SECRET --timeout 60s --json")));
     send.stdin().write_all(lines(5).as_bytes()).await.unwrap();
     peer.received(5).await;
     send.interrupt();
@@ -82,7 +82,7 @@ async fn a_second_signal_ends_at_once() {
     place.write("in.jsonl", lines(1));
     let peer = Peer::always(Answer::hold()).await;
     let to = peer.url("/hook");
-    let mut send = Running::start(place.idemp(&format!("send in.jsonl --to {to} --secret-env SECRET")));
+    let mut send = Running::start(place.idemp(&format!("send in.jsonl --to {to} --secret-env SECRET --timeout 60s")));
     peer.received(1).await;
     send.terminate();
     send.stderr_line("idemp: interrupted").await;

@@ -8,6 +8,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 
 use crate::support::{Place, Running, line};
 
@@ -168,14 +169,39 @@ fn large() -> String {
     line("r", 1, &format!("\"{}\"", "x".repeat(300_000)))
 }
 
+fn address(url: &str) -> String {
+    url.strip_prefix("http://").unwrap().to_owned()
+}
+
+/// An address that stays the same while receivers come and go, each on a port of its own: a port that was free once
+/// may be somebody else's when it is wanted again.
+async fn front(url: &str) -> (String, watch::Sender<String>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let front = format!("http://{}", listener.local_addr().unwrap());
+    let (target, current) = watch::channel(address(url));
+    tokio::spawn(async move {
+        loop {
+            let (mut near, _) = listener.accept().await.unwrap();
+            let address = current.borrow().clone();
+            tokio::spawn(async move {
+                if let Ok(mut far) = TcpStream::connect(address).await {
+                    // A side that is killed ends it.
+                    let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+                }
+            });
+        }
+    });
+    (front, target)
+}
+
 #[tokio::test]
 async fn killed_right_after_a_claim_the_event_still_gets_through() {
     let place = Place::new();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let listen = format!("--listen 127.0.0.1:{port} --store sqlite:claims.db --lease 2s");
-    let (first, url) = place
-        .receive(&format!("{listen} --out {}", pipe(&place).display()))
+    let store = "--store sqlite:claims.db --lease 2s";
+    let (first, first_url) = place
+        .receive(&format!("{store} --out {}", pipe(&place).display()))
         .await;
+    let (url, target) = front(&first_url).await;
     place.write("in.jsonl", large());
     let send = format!("send in.jsonl --to {url}/webhooks/langchain --secret-env SECRET --json");
     let send = Running::start(place.idemp(&send));
@@ -184,7 +210,8 @@ async fn killed_right_after_a_claim_the_event_still_gets_through() {
     first.kill().await;
     drop(pipe);
 
-    let (_second, _) = place.receive(&format!("{listen} --out out.jsonl")).await;
+    let (_second, second_url) = place.receive(&format!("{store} --out out.jsonl")).await;
+    target.send_replace(address(&second_url));
     let summary = send.finish().await.exits(0).json();
     assert_eq!(
         (&summary["delivered"], &summary["dead_lettered"]),
@@ -194,29 +221,37 @@ async fn killed_right_after_a_claim_the_event_still_gets_through() {
     assert_eq!(written["key"], "r:tool_end:1");
 }
 
-#[tokio::test]
-async fn sigterm_lets_handlers_finish() {
-    let place = Place::new();
-    let (mut receiver, url) = place.receive(&format!("--out {}", pipe(&place).display())).await;
-    place.write("in.jsonl", large());
-    let send = format!("send in.jsonl --to {url}/webhooks/langchain --secret-env SECRET --json");
-    let send = Running::start(place.idemp(&send));
-    let mut pipe = first_byte(place.path("pipe")).await;
-    receiver.terminate();
-    receiver.stderr_line("idemp: interrupted").await;
-    let rest = tokio::task::spawn_blocking(move || {
-        let mut rest = String::new();
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(&mut pipe), &mut rest).unwrap();
-        rest
-    });
-    assert!(rest.await.unwrap().ends_with("x\"}\n"));
-    receiver.finish().await.exits(0);
-    let summary = send.finish().await.exits(0).json();
-    assert_eq!(summary["delivered"], 1, "the answer came before the end");
-}
-
 /// What the receiver logs when it cuts a handler.
 const CUT: &str = "ran over its cap";
+
+#[tokio::test]
+async fn sigterm_lets_handlers_finish() {
+    // A handler has 4 s. On a machine that is too busy for that, we try again.
+    for _ in 0..5 {
+        let place = Place::new();
+        let (mut receiver, url) = place.receive(&format!("--out {}", pipe(&place).display())).await;
+        place.write("in.jsonl", large());
+        let send = format!("send in.jsonl --to {url}/webhooks/langchain --secret-env SECRET --timeout 60s --json");
+        let send = Running::start(place.idemp(&send));
+        let mut pipe = first_byte(place.path("pipe")).await;
+        receiver.terminate();
+        receiver.stderr_line("idemp: interrupted").await;
+        let rest = tokio::task::spawn_blocking(move || {
+            let mut rest = String::new();
+            pipe.read_to_string(&mut rest).unwrap();
+            rest
+        });
+        let received = receiver.finish().await.exits(0);
+        if received.stderr.contains(CUT) {
+            continue;
+        }
+        assert!(rest.await.unwrap().ends_with("x\"}\n"));
+        let summary = send.finish().await.exits(0).json();
+        assert_eq!(summary["delivered"], 1, "the answer came before the end");
+        return;
+    }
+    panic!("its handler was cut each time");
+}
 
 #[tokio::test]
 async fn a_line_that_is_finished_after_its_handler_was_cut_stands_there_once() {

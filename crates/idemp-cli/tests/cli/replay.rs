@@ -4,7 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use idemp_core::{AttemptRecord, Cause, Detail, IdempotencyKey, Message, Reason, SinkName};
 use idemp_dlq::{DeadLetter, DeadLetterStore, SqliteStore};
-use idemp_testkit::peer::Peer;
+use idemp_testkit::gate::Gate;
+use idemp_testkit::peer::{Answer, Peer};
 use serde_json::json;
 
 use crate::support::{Finished, Place, Running, answering, keys, keys_of, lines};
@@ -61,22 +62,37 @@ async fn killed_in_the_middle_and_run_again_it_skips_none() {
         (1..=30).map(|step| letter(step, "webhook", Duration::ZERO)),
     )
     .await;
-    let peer = answering(200).await;
+    let gate = Gate::shut();
+    let behind = gate.clone();
+    // The first five are delivered; no other has its answer before the kill.
+    let peer = Peer::start(move |request| match request.index {
+        ..5 => Answer::status(200),
+        _ => Answer::status(200).behind(&behind),
+    })
+    .await;
     let to = peer.url("/hook");
     // The shortest lease that its attempts allow.
-    let words = format!("replay --to {to} --secret-env SECRET --timeout 4s --lease 6s");
-    let first = Running::start(place.idemp(&format!("{words} --rate 20")));
-    peer.received(5).await;
+    let words = format!("replay --to {to} --secret-env SECRET --timeout 4s --lease 6s --rate 1000");
+    let first = Running::start(place.idemp(&words));
+    peer.received(6).await;
     first.kill().await;
     let before = peer.requests().len();
-    assert!(before < 30, "it was killed in the middle");
+    gate.open();
 
-    let second = place.run(&format!("{words} --rate 1000 --json")).await.exits(0).json();
-    assert_eq!(second["selected"], second["replayed"], "{second}");
+    let second = place.run(&format!("{words} --json")).await.exits(0).json();
+    assert_eq!(
+        (&second["selected"], &second["replayed"]),
+        (&json!(25), &json!(25)),
+        "one goes out after the one before is marked: {second}"
+    );
     let mut delivered = keys(&peer);
     delivered.dedup();
     assert_eq!(delivered, keys_of(1..=30));
-    assert!(peer.requests().len() <= 31, "at most the one in flight goes out twice");
+    assert_eq!(
+        peer.requests().len(),
+        before + 25,
+        "only what was in flight goes out twice"
+    );
     assert_eq!(place.run("dlq stats --json").await.exits(0).json()["depth"], 0);
 }
 
