@@ -299,6 +299,11 @@ mod tests {
                 hopeless.iter().all(|faults| faults.iter().all(|fault| fault.fails())),
                 "{seed}"
             );
+            // Three of each of four kinds alone, and two of those that have no chance.
+            let unheard = rough
+                .iter()
+                .filter(|faults| faults.iter().any(|fault| fault.processes_unheard()));
+            assert!(unheard.count() >= 3 * 4 + 2, "{seed}");
             assert_eq!(plan.faults(acts.calm.start), [], "{seed}");
             let replayed = &plan.faults[acts.down.start..];
             let cut: Vec<_> = replayed.iter().filter(|faults| !faults.is_empty()).collect();
