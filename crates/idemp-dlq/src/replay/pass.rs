@@ -16,8 +16,8 @@ use crate::{
     StoreErrorKind, time,
 };
 
-/// How often an entry is waited for whose lease does not change and does not end.
-const WAITS: usize = 3;
+/// How often the end of a lease is waited for: the time of day may be set back meanwhile.
+const TRIES: usize = 3;
 
 /// An entry of the frozen selection.
 struct Chosen {
@@ -160,17 +160,16 @@ impl<'a> Pass<'a> {
         Ok(chosen)
     }
 
-    /// Waits until an entry's lease has run out, and visits it. If it was prolonged or taken again meanwhile,
-    /// somebody is alive and works on it.
+    /// Waits until an entry's lease has run out, and visits it. If it is held even then, somebody has prolonged the
+    /// lease or taken the entry over, so somebody is alive and works on it.
     async fn wait_out(&mut self, entry: &Chosen, until: SystemTime) -> Result<Visit, StoreError> {
-        for _ in 0..WAITS {
+        for _ in 0..TRIES {
             let rest = until.duration_since((self.clock)()).unwrap_or_default();
             if self.cancel.run_until_cancelled(sleep(rest)).await.is_none() {
                 return Ok(Visit::Cancelled);
             }
             match self.visit(entry).await? {
-                Visit::Held { until: same } if same == until => {}
-                Visit::Held { .. } => break,
+                Visit::Held { .. } => {}
                 end => return Ok(end),
             }
         }

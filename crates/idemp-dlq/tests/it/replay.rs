@@ -249,6 +249,12 @@ async fn what_comes_too_early_is_refused_without_force() {
     );
     assert_eq!(contents(&store).await, std::slice::from_ref(&early));
     assert_eq!(peer.keys().len(), 0);
+    let id = ids(&store).await.remove(0);
+    assert_eq!(
+        store.load(&id).await.unwrap().unwrap().held_until,
+        None,
+        "and let go of"
+    );
 
     sleep(Duration::from_secs(60)).await;
     assert_eq!(
