@@ -89,10 +89,29 @@ pub(crate) fn say(what: impl Display) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
-/// What clap has to say: help and version to standard output, wrong usage to standard error.
+/// What clap has to say: help and version as they are, wrong usage as one line to standard error.
 pub(crate) fn usage_or_help(error: &clap::Error) -> Exit {
-    let _ = error.print();
-    if error.use_stderr() { Exit::Usage } else { Exit::Done }
+    use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+
+    match error.kind() {
+        DisplayHelp | DisplayVersion => {
+            let _ = error.print();
+            Exit::Done
+        }
+        // Nothing was asked for: the help tells what can be.
+        DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            Exit::Usage
+        }
+        _ => Failure::usage(one_line(&error.render().to_string())).report(),
+    }
+}
+
+/// The first paragraph of what clap says, which is the error; tips and usage follow.
+fn one_line(text: &str) -> String {
+    let paragraph = text.lines().map(str::trim).take_while(|line| !line.is_empty());
+    let line = paragraph.collect::<Vec<_>>().join(" ");
+    line.strip_prefix("error: ").unwrap_or(&line).to_owned()
 }
 
 #[cfg(test)]
@@ -100,6 +119,14 @@ mod tests {
     use std::io;
 
     use super::*;
+
+    #[test]
+    fn the_first_paragraph_becomes_one_line() {
+        let text = "error: these are missing:\n  --to <URL>\n  --secret-env <NAME>\n\nUsage: idemp send\n\nFor more\n";
+        assert_eq!(one_line(text), "these are missing: --to <URL> --secret-env <NAME>");
+        assert_eq!(one_line("plain"), "plain");
+        assert_eq!(one_line(""), "");
+    }
 
     #[test]
     fn the_source_chain_is_joined() {

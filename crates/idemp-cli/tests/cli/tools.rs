@@ -200,6 +200,19 @@ async fn help_is_no_error_and_wrong_words_are() {
     let place = Place::new();
     assert!(place.run("--help").await.exits(0).stdout.contains("Exit codes"));
     assert!(place.run("--version").await.exits(0).stdout.starts_with("idemp "));
-    place.run("").await.exits(2);
-    place.run("sned").await.exits(2);
+    // Nothing asked for: the commands there are.
+    assert!(place.run("").await.exits(2).stderr.contains("Commands:"));
+    for (words, parts) in [
+        ("sned", &["'sned'"][..]),
+        ("send", &["--to <URL>", "--secret-env <NAME>"]),
+        ("classify 503 --colour", &["'--colour'"]),
+        ("classify 503 --now yesterday", &["'yesterday'", "--now"]),
+        ("completions cmd.exe", &["'cmd.exe'", "fish"]),
+    ] {
+        let failed = place.run(words).await.exits(2);
+        let complaint = failed.complaint();
+        assert!(complaint.starts_with("idemp: error: "), "{complaint}");
+        assert!(!complaint.contains("error: error:"), "{complaint}");
+        assert!(parts.iter().all(|part| complaint.contains(part)), "{complaint}");
+    }
 }
