@@ -1,7 +1,7 @@
 //! The file: its schema, one record, one transaction.
 
 use std::fs::OpenOptions;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -48,8 +48,7 @@ impl Table {
     pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
         let unavailable = |error| StoreError::with_source(StoreErrorKind::Unavailable, error);
         create(path).map_err(unavailable)?;
-        // Absolute, because SQLite has names of its own, such as `:memory:`.
-        let path = std::path::absolute(path).map_err(unavailable)?;
+        let path = located(path).map_err(unavailable)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let started = Instant::now();
         loop {
@@ -143,6 +142,11 @@ fn create(path: &Path) -> std::io::Result<()> {
     options.open(path).map(drop)
 }
 
+/// The path from the root, because SQLite has names of its own, such as `:memory:`.
+fn located(path: &Path) -> std::io::Result<PathBuf> {
+    std::path::absolute(path)
+}
+
 /// `None` if the file holds something else.
 fn set_up(mut connection: Connection) -> rusqlite::Result<Option<Connection>> {
     connection.busy_timeout(BUSY)?;
@@ -186,6 +190,14 @@ fn millis(time: Duration) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_name_is_special() {
+        for name in [":memory:", "file:claims?mode=memory"] {
+            let path = located(Path::new(name)).unwrap();
+            assert!(path.is_absolute() && path.ends_with(name), "{path:?}");
+        }
+    }
 
     /// A purge that walks the whole table would take seconds per batch once there are millions of records.
     #[test]

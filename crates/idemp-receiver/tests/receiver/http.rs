@@ -97,6 +97,7 @@ enum End {
     Whole,
     Stalls,
     Breaks,
+    Never,
 }
 
 impl http_body::Body for Pieces {
@@ -108,6 +109,7 @@ impl http_body::Body for Pieces {
             (Some(piece), _) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(piece))))),
             (None, End::Whole) => Poll::Ready(None),
             (None, End::Stalls) => Poll::Pending,
+            (None, End::Never) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[b' '; 60_000]))))),
             (None, End::Breaks) => Poll::Ready(Some(Err(std::io::Error::other("on purpose")))),
         }
     }
@@ -135,6 +137,13 @@ async fn bodies_come_in_pieces() {
     let answer = send(&app(), in_pieces(End::Stalls)).await;
     answer.is(408, r#"{"detail":"body did not arrive in time"}"#);
     assert_eq!(started.elapsed().as_secs(), 5);
+}
+
+/// It neither fills the memory nor keeps the place for ever.
+#[tokio::test]
+async fn a_body_without_end_is_given_up() {
+    let answer = send(&app(), in_pieces(End::Never)).await;
+    answer.is(413, r#"{"detail":"body is too large"}"#);
 }
 
 /// A place is taken from the first byte on, so stalled bodies count, and are free again when they are given up.

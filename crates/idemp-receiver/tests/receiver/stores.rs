@@ -254,18 +254,6 @@ fn refuses_what_is_not_its_own() {
     refused(newer, StoreErrorKind::Foreign);
 }
 
-/// SQLite takes this name for a database in memory; it is a file like any other.
-#[tokio::test]
-async fn no_name_is_special() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join(":memory:");
-    assert_eq!(
-        SqliteStore::open(&path).unwrap().claim(&copy(), LEASE).await.unwrap(),
-        Claim::Claimed
-    );
-    assert!(path.metadata().unwrap().len() > 0);
-}
-
 /// A receiver over the file: 200 events from 20 tasks, each event twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_receiver_over_sqlite_runs_each_event_once() {
