@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use axum::Router;
 use axum::routing::post;
 use bytes::Bytes;
-use idemp_core::{Attempt, Message, Secret, Sink, SinkName, StatusPolicy, Verdict};
+use idemp_core::headers::{IDEMPOTENCY_KEY, X_EVENT_TYPE, X_SIGNATURE_256};
+use idemp_core::{Attempt, Message, Secret, Signer, Sink, SinkName, StatusPolicy, Verdict};
 use idemp_dispatch::{Dispatcher, LaneConfig};
 use idemp_dlq::MemoryStore;
 use idemp_sinks::webhook::{WebhookConfig, WebhookProxy, WebhookSink};
+use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use reqwest::{Client, Url};
 use tokio::runtime::Runtime;
 
@@ -23,6 +25,11 @@ use crate::report::{Bench, Target, Unit};
 const ROUNDS: usize = 7;
 const IN_FLIGHT: usize = 64;
 const EVENTS: usize = 10_000;
+
+/// The default of a lane.
+const LANE: usize = 10_000;
+
+const SECRET: &str = "whsec_benchmark_secret";
 const PATH: &str = "/webhooks/langchain";
 
 /// A server that reads the body and answers 200 with this text.
@@ -55,30 +62,50 @@ pub(crate) fn run() -> anyhow::Result<Bench> {
     let mut bench = Bench::new("webhook", about);
     let quiet = runtime.block_on(Peer::start(""))?;
     let talking = runtime.block_on(Peer::start(r#"{"status":"ok"}"#))?;
+    let target = Some(Target::SpeedAtLeast(0.85));
     for (name, events) in [
         ("600-byte body", Numbered::of_length(600)?),
         ("recorded bodies", Numbered::recorded()?),
     ] {
         let events = Arc::new(events.take(EVENTS)?);
-        let mut compare = |what: &str, peer: &Peer, ours: &Ours, target| {
-            let client = bare_client()?;
+        let mut compare = |what: &str, peer: &Peer, ours: Ours, bare: Bare, target| {
             let pairs = Pairs::take(
                 ROUNDS,
                 || sample(&runtime, peer, events.len(), ours.send(&events)),
-                || sample(&runtime, peer, events.len(), post_all(&client, &peer.url, &events)),
+                || sample(&runtime, peer, events.len(), bare.send(&peer.url, &events)),
             )?;
             let unit = Unit::EventsPerSecond(events.len());
             bench.compare(format!("{name}: {what}"), &pairs.clock(), unit, target);
             bench.compare("  the same, in processor time", &pairs.processor(), unit, None);
             anyhow::Ok(())
         };
-        let target = Some(Target::SpeedAtLeast(0.85));
-        compare("sink and classify", &quiet, &Ours::sink(&quiet)?, target)?;
-        compare("dispatcher", &quiet, &Ours::dispatcher(&quiet)?, target)?;
+        compare("sink and classify", &quiet, Ours::sink(&quiet)?, Bare::new()?, target)?;
         compare(
-            "dispatcher, reply with a body",
+            "other signs by hand",
+            &quiet,
+            Ours::sink(&quiet)?,
+            Bare::signing()?,
+            None,
+        )?;
+        compare(
+            "dispatcher",
+            &quiet,
+            Ours::dispatcher(&quiet, LANE)?,
+            Bare::new()?,
+            target,
+        )?;
+        compare(
+            "dispatcher, lane of 256",
+            &quiet,
+            Ours::dispatcher(&quiet, 256)?,
+            Bare::new()?,
+            None,
+        )?;
+        compare(
+            "sink, a reply to read",
             &talking,
-            &Ours::dispatcher(&talking)?,
+            Ours::sink(&talking)?,
+            Bare::new()?,
             None,
         )?;
     }
@@ -110,10 +137,12 @@ impl Ours {
         Ok(Self::Sink(Arc::new(sink(peer)?)))
     }
 
-    fn dispatcher(peer: &Peer) -> anyhow::Result<Self> {
+    /// With a lane that holds this many events.
+    fn dispatcher(peer: &Peer, max_events: usize) -> anyhow::Result<Self> {
         let name = SinkName::parse("webhook")?;
         let lane = LaneConfig {
             concurrency: IN_FLIGHT,
+            max_events,
             ..LaneConfig::new(name, Arc::new(sink(peer)?), Arc::new(MemoryStore::new()))
         };
         Ok(Self::Dispatcher(Dispatcher::new(vec![lane])?))
@@ -138,7 +167,7 @@ impl Ours {
 }
 
 fn sink(peer: &Peer) -> anyhow::Result<WebhookSink> {
-    let secret = Secret::new("whsec_benchmark_secret")?;
+    let secret = Secret::new(SECRET)?;
     Ok(WebhookSink::new(WebhookConfig {
         proxy: WebhookProxy::None,
         ..WebhookConfig::new(peer.url.as_str(), secret)
@@ -157,37 +186,59 @@ async fn deliver(sink: Arc<WebhookSink>, event: Message) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The client as the sink sets it up.
-fn bare_client() -> anyhow::Result<Client> {
-    let tls = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(rustls::RootCertStore::empty())
-        .with_no_client_auth();
-    Client::builder()
-        .tls_backend_preconfigured(tls)
-        .user_agent("bare")
-        .redirect(reqwest::redirect::Policy::none())
-        .retry(reqwest::retry::never())
-        .connect_timeout(Duration::from_secs(3))
-        .pool_max_idle_per_host(100)
-        .pool_idle_timeout(Duration::from_secs(4))
-        .no_proxy()
-        .build()
-        .context("no bare client")
+/// A loop over the client, which is set up as the sink sets it up.
+struct Bare {
+    client: Client,
+    /// Whether it also signs and sets the headers that the sink sets.
+    signer: Option<Signer>,
 }
 
-async fn post_all(client: &Client, url: &Url, events: &Arc<Vec<Message>>) -> anyhow::Result<()> {
-    let (client, url) = (client.clone(), url.clone());
-    in_flight(events, move |event| {
-        let request = client.post(url.clone()).body(event.body().clone());
-        async move {
-            let response = request.send().await?.error_for_status()?;
-            // Frees the connection.
-            response.bytes().await?;
-            Ok(())
-        }
-    })
-    .await
+impl Bare {
+    fn new() -> anyhow::Result<Self> {
+        let tls = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(rustls::RootCertStore::empty())
+            .with_no_client_auth();
+        let client = Client::builder()
+            .tls_backend_preconfigured(tls)
+            .user_agent("bare/0.1.0")
+            .redirect(reqwest::redirect::Policy::none())
+            .retry(reqwest::retry::never())
+            .connect_timeout(Duration::from_secs(3))
+            .pool_max_idle_per_host(100)
+            .pool_idle_timeout(Duration::from_secs(4))
+            .no_proxy()
+            .build()?;
+        Ok(Self { client, signer: None })
+    }
+
+    fn signing() -> anyhow::Result<Self> {
+        Ok(Self {
+            signer: Some(Signer::new(&Secret::new(SECRET)?)),
+            ..Self::new()?
+        })
+    }
+
+    async fn send(&self, url: &Url, events: &Arc<Vec<Message>>) -> anyhow::Result<()> {
+        let (client, signer, url) = (self.client.clone(), self.signer.clone(), url.clone());
+        in_flight(events, move |event| {
+            let mut request = client.post(url.clone()).body(event.body().clone());
+            if let Some(signer) = &signer {
+                request = request
+                    .header(CONTENT_TYPE, HeaderValue::from_static("application/json"))
+                    .header(IDEMPOTENCY_KEY, event.key().as_str())
+                    .header(X_EVENT_TYPE, event.key().event_type())
+                    .header(X_SIGNATURE_256, signer.header(event.body()).as_bytes());
+            }
+            async move {
+                let response = request.send().await?.error_for_status()?;
+                // Frees the connection.
+                response.bytes().await?;
+                Ok(())
+            }
+        })
+        .await
+    }
 }
 
 /// Hands every event to `one`, with [`IN_FLIGHT`] at work.
