@@ -1,6 +1,7 @@
 //! Takes events on, fans them out to the lanes, and keeps account of what is unsettled.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -59,6 +60,14 @@ struct Place {
     lane: usize,
     body: Bytes,
     settled: Settled,
+}
+
+/// What a submitted event meets.
+enum Asked {
+    /// The same event, in every lane that takes it.
+    OnItsWay(Handle),
+    /// These lanes, by their numbers, which take it.
+    Wanted(Vec<usize>),
 }
 
 /// Room in one lane, by its number.
@@ -132,10 +141,10 @@ impl Dispatcher {
     /// # Cancel safety
     /// Dropping the future before the event is accepted forgets it. It is accepted at once in all lanes, at the end.
     pub async fn submit(&self, message: Message) -> Result<Handle, SubmitError> {
-        let wanting = self.wanting(&message)?;
-        if let Some(handle) = self.join(&message, &wanting) {
-            return Ok(handle);
-        }
+        let wanting = match self.ask(&message)? {
+            Asked::OnItsWay(handle) => return Ok(handle),
+            Asked::Wanted(lanes) => lanes,
+        };
         let mut seats = Vec::with_capacity(wanting.len());
         for index in wanting {
             let lane = &self.inner.lanes[index];
@@ -160,10 +169,10 @@ impl Dispatcher {
     /// # Errors
     /// Also if a lane has no room.
     pub fn try_submit(&self, message: Message) -> Result<Handle, SubmitError> {
-        let wanting = self.wanting(&message)?;
-        if let Some(handle) = self.join(&message, &wanting) {
-            return Ok(handle);
-        }
+        let wanting = match self.ask(&message)? {
+            Asked::OnItsWay(handle) => return Ok(handle),
+            Asked::Wanted(lanes) => lanes,
+        };
         let mut seats = Vec::with_capacity(wanting.len());
         for index in wanting {
             let lane = &self.inner.lanes[index];
@@ -175,32 +184,14 @@ impl Dispatcher {
         self.accept(message, seats)
     }
 
-    /// A handle for an event that is on its way in all of these lanes already: it needs no room.
-    fn join(&self, message: &Message, wanting: &[usize]) -> Option<Handle> {
-        let ledger = self.inner.lock();
-        let join = |&index: &usize| {
-            let settled = ledger.on_its_way(message.key(), index)?;
-            Some((self.inner.lanes[index].name().clone(), settled))
-        };
-        let places: Option<Vec<_>> = wanting.iter().map(join).collect();
-        let places = places.filter(|places| !places.is_empty())?;
-        Some(Handle {
-            key: message.key().clone(),
-            places,
-        })
-    }
-
-    /// The lanes that take the event. Most of what can be refused is refused here, before anything is waited for.
-    fn wanting(&self, message: &Message) -> Result<Vec<usize>, SubmitError> {
+    /// Which lanes take the event. Most of what can be refused is refused here, before anything is waited for.
+    fn ask(&self, message: &Message) -> Result<Asked, SubmitError> {
         let error = |kind| SubmitError::new(kind, message.clone());
-        let mut wanting = Vec::with_capacity(self.inner.lanes.len());
-        for (index, lane) in self
-            .inner
-            .lanes
-            .iter()
-            .enumerate()
-            .filter(|(_, lane)| lane.takes(message))
-        {
+        let mut wanted = Vec::with_capacity(self.inner.lanes.len());
+        for (index, lane) in self.inner.lanes.iter().enumerate() {
+            if !lane.takes(message) {
+                continue;
+            }
             let refused = |refusal| {
                 error(SubmitErrorKind::Refused {
                     sink: lane.name().clone(),
@@ -208,10 +199,19 @@ impl Dispatcher {
                 })
             };
             lane.config.sink.check(message).map_err(refused)?;
-            wanting.push(index);
+            wanted.push(index);
         }
-        self.inner.lock().admits(message).map_err(error)?;
-        Ok(wanting)
+        let ledger = self.inner.lock();
+        let on_its_way = ledger.admits(message).map_err(error)?;
+        let join = |&lane: &usize| Some((self.inner.lanes[lane].name().clone(), settled_in(on_its_way, lane)?));
+        // An event that is on its way in all of these lanes needs no room.
+        match wanted.iter().map(join).collect() {
+            Some(places) if !on_its_way.is_empty() => Ok(Asked::OnItsWay(Handle {
+                key: message.key().clone(),
+                places,
+            })),
+            _ => Ok(Asked::Wanted(wanted)),
+        }
     }
 
     /// Accepts the event in all lanes at once, or in none.
@@ -224,7 +224,8 @@ impl Dispatcher {
         }
         for (index, room) in seats {
             let lane = &self.inner.lanes[index];
-            let settled = match ledger.on_its_way(message.key(), index) {
+            let on_its_way = ledger.unsettled.entry(message.key().clone()).or_default();
+            let settled = match settled_in(on_its_way, index) {
                 Some(settled) => settled,
                 None => {
                     let (settle, settled) = watch::channel(None);
@@ -233,7 +234,7 @@ impl Dispatcher {
                         body: message.body().clone(),
                         settled: settled.clone(),
                     };
-                    ledger.unsettled.entry(message.key().clone()).or_default().push(place);
+                    on_its_way.push(place);
                     lane.count_accepted();
                     // Tracked while the ledger is locked: a shutdown waits for the task, or the event is refused.
                     let task = self.task(index, message.clone(), room, settle);
@@ -372,21 +373,18 @@ impl Drop for Unsettled {
 }
 
 impl Ledger {
-    fn admits(&self, message: &Message) -> Result<(), SubmitErrorKind> {
+    /// Where the event is on its way, if it may be submitted at all.
+    fn admits(&self, message: &Message) -> Result<&[Place], SubmitErrorKind> {
         match self.open {
             Open::Yes => {}
             Open::Refusing => return Err(SubmitErrorKind::DeadLettersFail),
             Open::Closed => return Err(SubmitErrorKind::Closed),
         }
-        match self.unsettled.get(message.key()) {
-            Some(places) if places.iter().any(|place| place.body != message.body()) => Err(SubmitErrorKind::Conflict),
-            _ => Ok(()),
+        let places = self.unsettled.get(message.key()).map_or(&[][..], Vec::as_slice);
+        match places.iter().any(|place| place.body != message.body()) {
+            true => Err(SubmitErrorKind::Conflict),
+            false => Ok(places),
         }
-    }
-
-    fn on_its_way(&self, key: &IdempotencyKey, lane: usize) -> Option<Settled> {
-        let place = self.unsettled.get(key)?.iter().find(|place| place.lane == lane)?;
-        Some(place.settled.clone())
     }
 
     fn refuse(&mut self) {
@@ -396,13 +394,18 @@ impl Ledger {
     }
 
     fn forget(&mut self, key: &IdempotencyKey, lane: usize) {
-        if let Some(places) = self.unsettled.get_mut(key) {
-            places.retain(|place| place.lane != lane);
-            if places.is_empty() {
-                self.unsettled.remove(key);
+        if let Entry::Occupied(mut places) = self.unsettled.entry(key.clone()) {
+            places.get_mut().retain(|place| place.lane != lane);
+            if places.get().is_empty() {
+                places.remove();
             }
         }
     }
+}
+
+fn settled_in(places: &[Place], lane: usize) -> Option<Settled> {
+    let place = places.iter().find(|place| place.lane == lane)?;
+    Some(place.settled.clone())
 }
 
 /// An event that was not accepted, with the event.
