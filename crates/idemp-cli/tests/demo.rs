@@ -59,8 +59,8 @@ fn nothing_is_lost_and_nothing_is_processed_twice() {
     let dead_lettered = row(&table, "dead-lettered");
     assert!(dead_lettered >= 23, "{table}");
     assert_eq!(row(&table, "replayed"), dead_lettered);
-    // How many depends on how fast the machine is; the plan has more than a dozen events that leave copies behind.
-    assert!(row(&table, "duplicates received") > 0, "{table}");
+    // Three of each of four kinds of fault leave a copy behind that the receiver has seen, as do two cut replays.
+    assert!(row(&table, "duplicates received") >= 14, "{table}");
     // Ten events are tried four times while the receiver is down, nine are not tried, and all dead letters are replayed.
     assert!(
         row(&table, "attempts") > (events - 19) + 10 * 4 + dead_lettered,
