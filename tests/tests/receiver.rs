@@ -23,6 +23,7 @@ use idemp_dlq::MemoryStore as Letters;
 use idemp_receiver::{ClaimStore, Event, MemoryStore, Receiver, ReceiverConfig, ReceiverLayer, SqliteStore};
 use idemp_sinks::webhook::{WebhookConfig, WebhookProxy, WebhookSink};
 use idemp_testkit::gate::Gate;
+use idemp_testkit::until;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 
@@ -156,9 +157,10 @@ async fn fifty_copies_at_once_run_the_handler_once() {
             .collect();
         // The handler is held until every other copy has its answer.
         gate.arrived(1).await;
-        while copies.iter().filter(|copy| copy.is_finished()).count() < 49 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        until("49 copies have their answers", || {
+            copies.iter().filter(|copy| copy.is_finished()).count() == 49
+        })
+        .await;
         gate.open();
         let mut statuses = Vec::new();
         for copy in copies {

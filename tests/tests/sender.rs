@@ -18,6 +18,7 @@ use idemp_dlq::{DeadLetterStore, Filter, MemoryStore};
 use idemp_sinks::webhook::{WebhookConfig, WebhookProxy, WebhookSink};
 use idemp_testkit::gate::Gate;
 use idemp_testkit::peer::{Answer, Peer, Request};
+use idemp_testkit::until;
 use sha2::Sha256;
 
 const SECRET: &str = "of the test";
@@ -114,9 +115,10 @@ async fn half_open_with_a_hundred_waiting_sends_makes_one_post() {
         .map(|message| dispatcher.try_submit(message).unwrap())
         .collect();
     peer.received(41).await;
-    while dispatcher.stats().lanes[0].unsettled() > 1 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("all but the probe are settled", || {
+        dispatcher.stats().lanes[0].unsettled() == 1
+    })
+    .await;
     gate.open();
     let mut delivered = 0;
     for handle in handles {
@@ -139,14 +141,12 @@ async fn a_peer_that_holds_its_replies_delays_no_other_sink() {
         .into_iter()
         .map(|message| dispatcher.try_submit(message).unwrap())
         .collect();
-    loop {
+    until("the others have finished", || {
         let stats = dispatcher.stats().lanes;
-        if stats[1].delivered == 50 && stats[2].dead_lettered == 50 {
-            assert_eq!(stats[0].delivered, 0, "the slow one is still held");
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+        stats[1].delivered == 50 && stats[2].dead_lettered == 50
+    })
+    .await;
+    assert_eq!(dispatcher.stats().lanes[0].delivered, 0, "the slow one is still held");
     gate.open();
     for handle in handles {
         assert!(handle.settled().await.settlements()[0].1.is_delivered());
