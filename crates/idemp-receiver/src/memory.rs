@@ -29,7 +29,7 @@ const PURGE_STEPS_WHEN_FULL: usize = 256;
 /// Keeps claims in memory.
 ///
 /// For tests, for demonstrations, and for receivers of one process that may forget what they have seen when they
-/// restart. A key of 50 bytes takes about 250 bytes until its TTL ends. Nothing live is evicted: at the limit,
+/// restart. A key of 50 bytes takes about 300 bytes until its TTL ends. Nothing live is evicted: at the limit,
 /// claims fail with [`StoreErrorKind::Full`], which a receiver answers with 503.
 ///
 /// Time is tokio's, so a paused clock in tests moves leases and TTLs too.

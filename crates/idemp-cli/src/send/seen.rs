@@ -1,4 +1,4 @@
-//! The last million keys of the input, in bounded memory: about 80 MB when full.
+//! The last million keys of the input, in bounded memory.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
