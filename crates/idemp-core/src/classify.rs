@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Cause, Outcome};
+use crate::{Cause, ErrorClass, Outcome};
 
 /// What follows from an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,9 +15,32 @@ pub enum Verdict {
     RejectsEvent,
     /// The peer refuses everything from us: dead-letter at once.
     RejectsConfiguration,
+    /// The peer, or the client in front of it, has no room: wait out of the same budget, without using up one of the
+    /// schedule's attempts.
+    PushBack,
+}
+
+impl From<ErrorClass> for Verdict {
+    fn from(class: ErrorClass) -> Self {
+        match class {
+            ErrorClass::Transient | ErrorClass::Ambiguous => Self::Retry,
+            ErrorClass::RejectsEvent => Self::RejectsEvent,
+            ErrorClass::RejectsConfiguration => Self::RejectsConfiguration,
+            ErrorClass::PushBack => Self::PushBack,
+        }
+    }
 }
 
 impl Verdict {
+    /// Every verdict.
+    pub const ALL: [Self; 5] = [
+        Self::Delivered,
+        Self::Retry,
+        Self::RejectsEvent,
+        Self::RejectsConfiguration,
+        Self::PushBack,
+    ];
+
     /// Stable code for metrics.
     #[must_use]
     pub const fn code(self) -> &'static str {
@@ -26,6 +49,7 @@ impl Verdict {
             Self::Retry => "retry",
             Self::RejectsEvent => "rejects_event",
             Self::RejectsConfiguration => "rejects_configuration",
+            Self::PushBack => "push_back",
         }
     }
 }
@@ -40,7 +64,7 @@ impl Verdict {
 /// | the rest of 400-499 | rejects the event |
 /// | everything else (redirects are never followed) | rejects the configuration |
 ///
-/// A failure without a status is always retried.
+/// A failure without an answer is always retried. A transport's own code means what its [`ErrorClass`] says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatusPolicy {
     overrides: BTreeMap<u16, Verdict>,
@@ -78,6 +102,7 @@ impl StatusPolicy {
             Outcome::Failed(failure) => match failure.cause {
                 Cause::Status(status) => self.status(status),
                 Cause::Transport(_) => Verdict::Retry,
+                Cause::Code { class, .. } => class.into(),
             },
         }
     }

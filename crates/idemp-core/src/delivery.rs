@@ -9,6 +9,10 @@ use crate::{Cause, Detail, Next, Outcome, Reason, RetrySchedule, Verdict};
 pub struct Delivery {
     attempts: Vec<AttemptRecord>,
     waited: Duration,
+    /// How many of the attempts count for the schedule.
+    tries: usize,
+    /// How often the peer has pushed back since it last did not.
+    pushed_back: u32,
     maybe_delivered: bool,
     not_before: Option<SystemTime>,
 }
@@ -107,6 +111,12 @@ impl Delivery {
             }
         }
         self.attempts.push(record);
+        if verdict == Verdict::PushBack {
+            self.pushed_back = self.pushed_back.saturating_add(1);
+        } else {
+            self.tries += 1;
+            self.pushed_back = 0;
+        }
 
         self.not_before = asked
             .filter(|delay| !delay.is_zero())
@@ -115,16 +125,21 @@ impl Delivery {
             Verdict::Delivered => return Step::Delivered,
             Verdict::RejectsEvent => Reason::EventRejected,
             Verdict::RejectsConfiguration => Reason::ConfigurationRejected,
-            Verdict::Retry => match schedule.next(self.attempts.len(), self.waited, asked) {
-                Next::Wait(wait) => {
-                    self.waited += wait;
-                    return Step::Wait(wait);
-                }
-                Next::Exhausted => Reason::RetriesExhausted,
-                Next::RetryAfterExceedsBudget => Reason::RetryAfterExceedsBudget,
-            },
+            Verdict::Retry => return self.follow(schedule.next(self.tries, self.waited, asked)),
+            Verdict::PushBack => return self.follow(schedule.push_back(self.pushed_back, self.waited, asked)),
         };
         Step::DeadLetter(reason)
+    }
+
+    fn follow(&mut self, next: Next) -> Step {
+        match next {
+            Next::Wait(wait) => {
+                self.waited += wait;
+                Step::Wait(wait)
+            }
+            Next::Exhausted => Step::DeadLetter(Reason::RetriesExhausted),
+            Next::RetryAfterExceedsBudget => Step::DeadLetter(Reason::RetryAfterExceedsBudget),
+        }
     }
 
     /// Takes in that an attempt was given up before it settled: the event may have arrived.
@@ -148,7 +163,7 @@ fn far() -> SystemTime {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Failure, RetryAfter, StatusPolicy, Transport};
+    use crate::{ErrorClass, Failure, RetryAfter, StatusPolicy, Transport};
 
     const START: SystemTime = SystemTime::UNIX_EPOCH;
 
@@ -220,6 +235,59 @@ mod tests {
             assert_eq!((begun, end), (at, Step::DeadLetter(reason)), "{asked}");
             assert_eq!(seconds(&delivery), Some(not_before), "{asked}");
         }
+    }
+
+    #[test]
+    fn a_push_back_waits_out_of_the_budget_and_is_none_of_the_four_attempts() {
+        let pushed = Failure::code(ErrorClass::PushBack, "QueueFull").into();
+        let (begun, end, delivery) = transcript(&pushed);
+        assert_eq!(begun, [0, 1, 3, 7, 15, 31, 36]);
+        assert_eq!(end, Step::DeadLetter(Reason::RetriesExhausted));
+        assert_eq!(delivery.waited(), Duration::from_secs(36));
+        assert!(!delivery.maybe_delivered());
+    }
+
+    #[test]
+    fn after_a_push_back_the_schedule_goes_on_where_it_was() {
+        let (policy, schedule) = (StatusPolicy::default(), RetrySchedule::default());
+        let pushed: Outcome = Failure::code(ErrorClass::PushBack, "QueueFull").into();
+        let failed: Outcome = Failure::code(ErrorClass::Transient, "NotEnoughReplicas").into();
+        let mut delivery = Delivery::default();
+        let steps = [&pushed, &failed, &pushed, &failed, &failed].map(|outcome| {
+            let verdict = policy.classify(outcome);
+            delivery.settle(outcome, verdict, &schedule, START, Duration::ZERO, START)
+        });
+        let waits = [1, 1, 1, 5, 28].map(|seconds| Step::Wait(Duration::from_secs(seconds)));
+        assert_eq!(steps, waits, "the last one is cut to what is left of the budget");
+        assert_eq!(delivery.next_number(), 6, "every request is in the record");
+    }
+
+    #[test]
+    fn each_class_of_code_leads_where_it_says() {
+        for (class, attempts, end, maybe_delivered) in [
+            (ErrorClass::Transient, 4, Reason::RetriesExhausted, false),
+            (ErrorClass::Ambiguous, 4, Reason::RetriesExhausted, true),
+            (ErrorClass::RejectsEvent, 1, Reason::EventRejected, false),
+            (
+                ErrorClass::RejectsConfiguration,
+                1,
+                Reason::ConfigurationRejected,
+                false,
+            ),
+        ] {
+            let (begun, step, delivery) = transcript(&Failure::code(class, "X").into());
+            assert_eq!((begun.len(), step), (attempts, Step::DeadLetter(end)), "{class:?}");
+            assert_eq!(delivery.maybe_delivered(), maybe_delivered, "{class:?}");
+        }
+    }
+
+    #[test]
+    fn a_push_back_is_the_end_where_there_is_one_attempt() {
+        let pushed: Outcome = Failure::code(ErrorClass::PushBack, "Throttling").into();
+        let mut delivery = Delivery::default();
+        let schedule = RetrySchedule::once();
+        let step = delivery.settle(&pushed, Verdict::PushBack, &schedule, START, Duration::ZERO, START);
+        assert_eq!(step, Step::DeadLetter(Reason::RetriesExhausted));
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub use detail::Detail;
 pub use key::{EventType, IdempotencyKey, KeyError, KeyFault, KeyPart, RunId, StepIndex};
 pub use letter::{Class, Reason, UnknownCode};
 pub use message::{EnvelopeError, Message};
-pub use outcome::{Cause, Failure, Outcome, Transport};
+pub use outcome::{Cause, Code, ErrorClass, Failure, Outcome, Transport};
 pub use retry_after::RetryAfter;
 pub use run::{EventError, Run, StepRange, StepsExhausted};
 pub use schedule::{Next, RetrySchedule, ScheduleError};

@@ -1,5 +1,7 @@
 //! What one attempt found out: facts only. What follows from them is [`StatusPolicy`](crate::StatusPolicy)'s matter.
 
+use std::fmt;
+
 use crate::{Detail, RetryAfter};
 
 /// The facts of one attempt. A failed attempt is a value, not an `Err`.
@@ -43,6 +45,19 @@ impl Failure {
         )
     }
 
+    /// A failure by the code of a transport that has no HTTP status: maybe delivered if the class is
+    /// [`ErrorClass::Ambiguous`].
+    #[must_use]
+    pub fn code(class: ErrorClass, code: &str) -> Self {
+        Self::new(
+            Cause::Code {
+                class,
+                code: Code::new(code),
+            },
+            class.maybe_delivered(),
+        )
+    }
+
     fn new(cause: Cause, maybe_delivered: bool) -> Self {
         Self {
             cause,
@@ -81,6 +96,106 @@ pub enum Cause {
     Status(u16),
     /// No answer came.
     Transport(Transport),
+    /// The transport, or the server behind it, gave this code of its own, as Kafka, Redis and SNS do.
+    Code {
+        /// What the sink knows the code to mean.
+        class: ErrorClass,
+        /// The code.
+        code: Code,
+    },
+}
+
+/// What a code of a transport without HTTP statuses means. A code that a sink does not know is
+/// [`Ambiguous`](Self::Ambiguous).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorClass {
+    /// It may pass, and the event surely did not arrive: tried again.
+    Transient,
+    /// It may pass, and the event may have arrived all the same: tried again.
+    Ambiguous,
+    /// This event is refused, and would be again.
+    RejectsEvent,
+    /// Everything from us is refused until somebody mends address, credentials or permissions.
+    RejectsConfiguration,
+    /// There is no room at the moment, and the event surely did not arrive: tried again, and not counted as one of the
+    /// schedule's attempts.
+    PushBack,
+}
+
+impl ErrorClass {
+    /// Every class.
+    pub const ALL: [Self; 5] = [
+        Self::Transient,
+        Self::Ambiguous,
+        Self::RejectsEvent,
+        Self::RejectsConfiguration,
+        Self::PushBack,
+    ];
+
+    /// Stable code, as it stands in records.
+    #[must_use]
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Transient => "transient",
+            Self::Ambiguous => "ambiguous",
+            Self::RejectsEvent => "rejects_event",
+            Self::RejectsConfiguration => "rejects_configuration",
+            Self::PushBack => "push_back",
+        }
+    }
+
+    /// Whether the event may have arrived although the answer was this.
+    #[must_use]
+    pub const fn maybe_delivered(self) -> bool {
+        matches!(self, Self::Ambiguous)
+    }
+}
+
+/// A transport's own code, such as `MessageTimedOut` or `OOM`: at most 47 bytes of visible ASCII.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Code {
+    len: u8,
+    bytes: [u8; Self::MAX_LEN],
+}
+
+impl Code {
+    /// Longest code, in bytes.
+    pub const MAX_LEN: usize = 47;
+
+    /// Keeps what fits; every byte that is not visible ASCII becomes `_`.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        let mut code = Self {
+            len: 0,
+            bytes: [b'_'; Self::MAX_LEN],
+        };
+        for (kept, byte) in code.bytes.iter_mut().zip(text.bytes()) {
+            if byte.is_ascii_graphic() {
+                *kept = byte;
+            }
+            code.len += 1;
+        }
+        code
+    }
+
+    /// The code as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        // All bytes are ASCII.
+        std::str::from_utf8(&self.bytes[..usize::from(self.len)]).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Code({})", self.as_str())
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
 }
 
 /// How a transport failed before an answer came.
@@ -113,5 +228,27 @@ impl Transport {
             Self::Timeout => "timeout",
             Self::Cut => "cut",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_keeps_what_fits_and_is_visible() {
+        assert_eq!(Code::new("MessageTimedOut").as_str(), "MessageTimedOut");
+        assert_eq!(Code::new("").as_str(), "");
+        assert_eq!(Code::new("a b\n\u{e9}").as_str(), "a_b___");
+        assert_eq!(Code::new(&"x".repeat(48)).as_str(), "x".repeat(47));
+    }
+
+    #[test]
+    fn only_an_ambiguous_code_leaves_it_open_whether_the_event_arrived() {
+        let open: Vec<_> = ErrorClass::ALL
+            .into_iter()
+            .filter(|class| Failure::code(*class, "X").maybe_delivered)
+            .collect();
+        assert_eq!(open, [ErrorClass::Ambiguous]);
     }
 }

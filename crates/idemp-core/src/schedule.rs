@@ -110,6 +110,23 @@ impl RetrySchedule {
         let Some(scheduled) = failed.checked_sub(1).and_then(|index| self.waits.get(index)) else {
             return Next::Exhausted;
         };
+        self.wait(*scheduled, waited, retry_after)
+    }
+
+    /// What follows when the peer pushed back for the `pushed`th time in a row, having waited for `waited` in all.
+    ///
+    /// The wait is the schedule's first, doubled each time, up to the longest of the schedule: 1, 2, 4, 8, 16 s and
+    /// what is left of 36 s by default. Everything else is as in [`next`](Self::next).
+    #[must_use]
+    pub fn push_back(&self, pushed: u32, waited: Duration, retry_after: Option<Duration>) -> Next {
+        let (Some(first), Some(longest)) = (self.waits.first(), self.waits.iter().max()) else {
+            return Next::Exhausted;
+        };
+        let factor = 2_u32.saturating_pow(pushed.saturating_sub(1));
+        self.wait(first.saturating_mul(factor).min(*longest), waited, retry_after)
+    }
+
+    fn wait(&self, scheduled: Duration, waited: Duration, retry_after: Option<Duration>) -> Next {
         let left = self.budget.saturating_sub(waited);
         let asked = retry_after.unwrap_or_default();
         if asked > left {
@@ -117,7 +134,7 @@ impl RetrySchedule {
         } else if left < self.shortest {
             Next::Exhausted
         } else {
-            Next::Wait((*scheduled).min(left).max(asked))
+            Next::Wait(scheduled.min(left).max(asked))
         }
     }
 }

@@ -337,8 +337,8 @@ fn made(delivery: &Delivery) -> u32 {
 fn signal(verdict: Verdict, step: Step) -> Signal {
     match (verdict, step) {
         (Verdict::Delivered, _) => Signal::Delivered,
-        (Verdict::Retry, Step::Wait(_)) => Signal::Retryable,
-        (Verdict::Retry, _) => Signal::Exhausted,
+        (Verdict::Retry | Verdict::PushBack, Step::Wait(_)) => Signal::Retryable,
+        (Verdict::Retry | Verdict::PushBack, _) => Signal::Exhausted,
         (Verdict::RejectsConfiguration, _) => Signal::Configuration,
         (Verdict::RejectsEvent, _) => Signal::Neutral,
     }

@@ -11,7 +11,7 @@ pub(crate) struct Meters {
     pub(crate) unsaved: Counter,
     pub(crate) unsettled: Gauge,
     pub(crate) attempt_seconds: Histogram,
-    verdicts: [(Verdict, Counter); 4],
+    verdicts: [(Verdict, Counter); 5],
 }
 
 impl Meters {
@@ -29,12 +29,7 @@ impl Meters {
             unsaved: counter!("idemp_events_unsaved_total", "sink" => name()),
             unsettled: gauge!("idemp_lane_unsettled_events", "sink" => name()),
             attempt_seconds: histogram!("idemp_attempt_duration_seconds", "sink" => name()),
-            verdicts: [
-                verdict(Verdict::Delivered),
-                verdict(Verdict::Retry),
-                verdict(Verdict::RejectsEvent),
-                verdict(Verdict::RejectsConfiguration),
-            ],
+            verdicts: Verdict::ALL.map(verdict),
             sink,
         };
         meters.breaker_state(BreakerState::Closed);

@@ -201,6 +201,7 @@ fn may_have_arrived(attempt: &AttemptRecord) -> bool {
         // A success that the sink's policy does not take for one may be one all the same.
         Some(Cause::Status(status)) => (200..=299).contains(&status) || Failure::status(status).maybe_delivered,
         Some(Cause::Transport(transport)) => Failure::transport(transport).maybe_delivered,
+        Some(Cause::Code { class, .. }) => class.maybe_delivered(),
         _ => true,
     }
 }

@@ -5,7 +5,10 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use idemp_core::{AttemptRecord, Cause, Class, Detail, IdempotencyKey, KeyError, Message, Reason, SinkName, Transport};
+use idemp_core::{
+    AttemptRecord, Cause, Class, Code, Detail, ErrorClass, IdempotencyKey, KeyError, Message, Reason, SinkName,
+    Transport,
+};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -57,6 +60,8 @@ struct Attempt<'a> {
     status: Option<u16>,
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     error: Option<Cow<'a, str>>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    code: Option<Cow<'a, str>>,
     #[serde(borrow, default, skip_serializing_if = "str::is_empty")]
     detail: Cow<'a, str>,
 }
@@ -163,11 +168,12 @@ impl<'a> Record<'a> {
 
 impl<'a> Attempt<'a> {
     fn of(attempt: &'a AttemptRecord) -> Self {
-        let (status, error) = match attempt.cause {
-            None => (None, None),
-            Some(Cause::Status(status)) => (Some(status), None),
-            Some(Cause::Transport(transport)) => (None, Some(transport.code())),
-            Some(_) => (None, Some(OTHER)),
+        let (status, error, code) = match &attempt.cause {
+            None => (None, None, None),
+            Some(Cause::Status(status)) => (Some(*status), None, None),
+            Some(Cause::Transport(transport)) => (None, Some(transport.code()), None),
+            Some(Cause::Code { class, code }) => (None, Some(class.code()), Some(code.as_str())),
+            Some(_) => (None, Some(OTHER), None),
         };
         Self {
             n: attempt.number,
@@ -175,14 +181,21 @@ impl<'a> Attempt<'a> {
             elapsed_ms: attempt.elapsed.as_millis().try_into().unwrap_or(u64::MAX),
             status,
             error: error.map(Cow::Borrowed),
+            code: code.map(Cow::Borrowed),
             detail: attempt.detail.as_str().into(),
         }
     }
 
     fn to_core(&self) -> Result<AttemptRecord, RecordError> {
-        let transport = |code: &str| {
-            let known = Transport::ALL.into_iter().find(|transport| transport.code() == code);
-            known.map(Cause::Transport).ok_or(RecordError::Code { field: "error" })
+        let known = |error: &str| {
+            if let Some(transport) = Transport::ALL.into_iter().find(|known| known.code() == error) {
+                return Ok(Cause::Transport(transport));
+            }
+            let class = ErrorClass::ALL.into_iter().find(|known| known.code() == error);
+            let code = Code::new(self.code.as_deref().unwrap_or_default());
+            class
+                .map(|class| Cause::Code { class, code })
+                .ok_or(RecordError::Code { field: "error" })
         };
         Ok(AttemptRecord {
             number: self.n,
@@ -191,7 +204,7 @@ impl<'a> Attempt<'a> {
             cause: match (self.status, self.error.as_deref()) {
                 (Some(status), _) => Some(Cause::Status(status)),
                 (None, None | Some(OTHER)) => None,
-                (None, Some(code)) => Some(transport(code)?),
+                (None, Some(error)) => Some(known(error)?),
             },
             detail: Detail::new(&self.detail),
         })

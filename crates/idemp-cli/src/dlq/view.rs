@@ -44,6 +44,8 @@ struct AttemptJson<'l> {
     status: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'l str>,
     detail: &'l str,
 }
 
@@ -72,10 +74,11 @@ impl<'l> LetterJson<'l> {
 
 impl<'l> AttemptJson<'l> {
     fn new(attempt: &'l AttemptRecord) -> Self {
-        let (status, error) = match attempt.cause {
-            Some(Cause::Status(status)) => (Some(status), None),
-            Some(Cause::Transport(transport)) => (None, Some(transport.code())),
-            _ => (None, None),
+        let (status, error, code) = match &attempt.cause {
+            Some(Cause::Status(status)) => (Some(*status), None, None),
+            Some(Cause::Transport(transport)) => (None, Some(transport.code()), None),
+            Some(Cause::Code { class, code }) => (None, Some(class.code()), Some(code.as_str())),
+            _ => (None, None, None),
         };
         Self {
             n: attempt.number,
@@ -83,6 +86,7 @@ impl<'l> AttemptJson<'l> {
             elapsed_ms: u64::try_from(attempt.elapsed.as_millis()).unwrap_or(u64::MAX),
             status,
             error,
+            code,
             detail: attempt.detail.as_str(),
         }
     }
@@ -156,6 +160,8 @@ pub(crate) fn cause(cause: Option<Cause>) -> String {
     match cause {
         Some(Cause::Status(status)) => status.to_string(),
         Some(Cause::Transport(transport)) => transport.code().to_owned(),
+        Some(Cause::Code { class, code }) if code.as_str().is_empty() => class.code().to_owned(),
+        Some(Cause::Code { code, .. }) => code.to_string(),
         _ => String::new(),
     }
 }

@@ -80,6 +80,7 @@ async fn every_status_settles_as_the_table_says() {
             Verdict::Delivered => assert!(settlement.is_delivered(), "{status}"),
             Verdict::Retry => assert_eq!(begun, [0, 1, 6, 36], "{status}"),
             Verdict::RejectsEvent | Verdict::RejectsConfiguration => assert_eq!(begun, [0], "{status}"),
+            Verdict::PushBack => panic!("no status pushes back: {status}"),
         }
         assert_eq!(
             rig.letters().await.len(),

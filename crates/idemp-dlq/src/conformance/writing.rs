@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use idemp_core::{Cause, Class, Reason, Transport};
+use idemp_core::{Cause, Class, ErrorClass, Failure, Reason, Transport};
 use tokio::task::JoinSet;
 
 use super::{at, attempt, letter, list, load, numbered, only, sink};
@@ -16,6 +16,7 @@ pub async fn bytes_come_out_as_they_went_in(store: Arc<dyn DeadLetterStore>) {
             attempt(1, 3, Cause::Transport(Transport::Timeout)),
             attempt(2, 9, Cause::Status(429)),
             attempt(3, 15, Cause::Transport(Transport::Cut)),
+            attempt(4, 20, Failure::code(ErrorClass::Ambiguous, "MessageTimedOut").cause),
         ],
         not_before: Some(at(100)),
         replay_count: 2,

@@ -313,6 +313,6 @@ fn reason(verdict: Verdict) -> Option<Reason> {
     match verdict {
         Verdict::RejectsEvent => Some(Reason::EventRejected),
         Verdict::RejectsConfiguration => Some(Reason::ConfigurationRejected),
-        Verdict::Retry | Verdict::Delivered => None,
+        Verdict::Retry | Verdict::PushBack | Verdict::Delivered => None,
     }
 }
