@@ -9,6 +9,7 @@
 mod binary;
 mod net;
 mod process;
+mod server;
 mod suite;
 
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 pub use binary::{idemp, idemp_bin};
 pub use net::http_get;
 pub use process::{Finished, Process};
+pub use server::{Server, free_address};
 pub use suite::{Suite, selected};
 
 /// A folder that is removed when the value is dropped.

@@ -8,6 +8,20 @@ use std::io::Write;
 pub enum Suite {
     /// Python peers, with a Redis or Valkey server.
     Python,
+    /// The Kafka sink and consumer, on a broker.
+    Kafka,
+    /// The Redis Streams sink and consumer, claims in Redis, on servers of both kinds.
+    Redis,
+    /// The SNS sink.
+    Sns,
+    /// Every dead-letter store, on real servers.
+    DeadLetters,
+    /// Claims and the inbox in Postgres.
+    Postgres,
+    /// Several sinks at once.
+    FanOut,
+    /// Fleets of receivers that share a store.
+    Fleet,
 }
 
 impl Suite {
@@ -16,6 +30,13 @@ impl Suite {
     pub fn name(self) -> &'static str {
         match self {
             Self::Python => "python",
+            Self::Kafka => "kafka",
+            Self::Redis => "redis",
+            Self::Sns => "sns",
+            Self::DeadLetters => "dead-letters",
+            Self::Postgres => "postgres",
+            Self::FanOut => "fan-out",
+            Self::Fleet => "fleet",
         }
     }
 }
