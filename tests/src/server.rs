@@ -10,6 +10,9 @@ use tempfile::TempDir;
 
 use crate::{Process, temp_dir};
 
+type MakeCommand = Box<dyn Fn(SocketAddr, &Path) -> Command + Send + Sync>;
+type Probe = Box<dyn Fn(SocketAddr) -> bool + Send + Sync>;
+
 /// For a server to answer its probe, or to end.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -19,8 +22,8 @@ pub struct Server {
     name: &'static str,
     address: SocketAddr,
     data: TempDir,
-    command: Box<dyn Fn(SocketAddr, &Path) -> Command + Send + Sync>,
-    is_ready: Box<dyn Fn(SocketAddr) -> bool + Send + Sync>,
+    command: MakeCommand,
+    is_ready: Probe,
     process: Option<Process>,
 }
 
