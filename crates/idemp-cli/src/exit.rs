@@ -57,6 +57,12 @@ impl Failure {
         self
     }
 
+    /// Says where it happened.
+    pub(crate) fn within(mut self, place: impl Display) -> Self {
+        self.text = format!("{place}: {}", self.text);
+        self
+    }
+
     /// Prints it to standard error and gives the exit code.
     pub(crate) fn report(&self) -> Exit {
         complain(format_args!("error: {}", self.text));

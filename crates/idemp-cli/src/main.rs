@@ -3,10 +3,12 @@
 //! Each command is a module with its arguments and a `run`. What they share: exit codes and one-line errors
 //! ([`exit`]), secrets ([`secret`]), times ([`times`]), input and output ([`io`]).
 
+mod address;
 mod args;
 mod canonicalize;
 mod classify;
 mod completions;
+mod config;
 #[cfg(all(feature = "webhook", feature = "sqlite"))]
 mod demo;
 mod dlq;

@@ -30,11 +30,51 @@ impl SigningSecret {
     /// # Errors
     /// If it is missing or empty. The error names the variable or file, never the value.
     pub(crate) fn load(&self) -> Result<Secret, Failure> {
-        match (&self.secret_env, &self.secret_file) {
-            (Some(name), _) => from_env(name),
-            (None, Some(path)) => from_file(path),
-            (None, None) => Err(Failure::usage("no secret: give --secret-env or --secret-file")),
-        }
+        load(self.secret_env.as_ref(), self.secret_file.as_deref())
+    }
+}
+
+/// The one secret that signs, where `--config` may name others.
+#[derive(Clone, Debug, clap::Args)]
+#[group(id = "secret", multiple = false, conflicts_with = "config")]
+pub(crate) struct SinkSecret {
+    /// The environment variable that holds the secret
+    #[arg(long, value_name = "NAME", required_unless_present_any = ["secret_file", "config"])]
+    secret_env: Option<OsString>,
+
+    /// The file that holds the secret; one line end at its end is not part of it
+    #[arg(long, value_name = "PATH")]
+    secret_file: Option<PathBuf>,
+}
+
+impl SinkSecret {
+    /// Reads the secret.
+    ///
+    /// # Errors
+    /// If it is missing or empty. The error names the variable or file, never the value.
+    pub(crate) fn load(&self) -> Result<Secret, Failure> {
+        load(self.secret_env.as_ref(), self.secret_file.as_deref())
+    }
+}
+
+fn load(variable: Option<&OsString>, file: Option<&Path>) -> Result<Secret, Failure> {
+    match (variable, file) {
+        (Some(name), _) => from_env(name),
+        (None, Some(path)) => from_file(path),
+        (None, None) => Err(Failure::usage("no secret: give --secret-env or --secret-file")),
+    }
+}
+
+/// The secret of a sink in `idemp.toml`, which is named there in the same two ways.
+///
+/// # Errors
+/// If it is missing or empty. The error names the variable or file, never the value.
+pub(crate) fn named(variable: Option<&str>, file: Option<&Path>) -> Result<Secret, Failure> {
+    match (variable, file) {
+        (Some(_), Some(_)) => Err(Failure::usage("secret_env and secret_file: give one of them")),
+        (Some(name), None) => from_env(&variable_name("secret_env", Some(name))?.into()),
+        (None, Some(path)) => from_file(path),
+        (None, None) => Err(Failure::usage("no secret: give secret_env or secret_file")),
     }
 }
 
@@ -65,15 +105,55 @@ impl AcceptedSecrets {
 }
 
 fn from_env(name: &OsString) -> Result<Secret, Failure> {
+    let name = variable_name("--secret-env", name.to_str())?;
+    let value = value_of(name)?;
+    Secret::labelled(name, value).map_err(|_empty| Failure::usage(format_args!("no secret: variable {name} is empty")))
+}
+
+/// A secret text, such as a password, from an environment variable. `option` says where the variable's name stood.
+///
+/// # Errors
+/// If the variable is missing, empty or not UTF-8. The error names the variable, never the value.
+pub(crate) fn text_from_env(option: &str, name: &str) -> Result<Zeroizing<String>, Failure> {
+    let name = variable_name(option, Some(name))?;
+    text(value_of(name)?, format_args!("variable {name}"))
+}
+
+/// A secret text from a file, one line end at its end not counted.
+///
+/// # Errors
+/// If the file cannot be read, is empty or not UTF-8. The error names the file, never the value.
+pub(crate) fn text_from_file(path: &Path) -> Result<Zeroizing<String>, Failure> {
+    let mut bytes = read(path)?;
+    strip_line_end(&mut bytes);
+    text(std::mem::take(&mut *bytes), format_args!("file {}", path.display()))
+}
+
+fn text(bytes: Vec<u8>, place: std::fmt::Arguments<'_>) -> Result<Zeroizing<String>, Failure> {
+    match String::from_utf8(bytes).map(Zeroizing::new) {
+        Ok(text) if !text.is_empty() => Ok(text),
+        Ok(_) => Err(Failure::usage(format_args!("no secret: {place} is empty"))),
+        Err(error) => {
+            drop(Zeroizing::new(error.into_bytes()));
+            Err(Failure::usage(format_args!("{place} is not UTF-8")))
+        }
+    }
+}
+
+fn variable_name<'n>(option: &str, name: Option<&'n str>) -> Result<&'n str, Failure> {
     // What is no name may be the secret itself, given by mistake: it must not be printed.
-    let name = name
-        .to_str()
-        .filter(|name| is_variable_name(name))
-        .ok_or_else(|| Failure::usage("--secret-env takes the name of an environment variable, not the secret"))?;
-    let value =
-        env::var_os(name).ok_or_else(|| Failure::usage(format_args!("no secret: variable {name} is not set")))?;
-    Secret::labelled(name, value.into_vec())
-        .map_err(|_empty| Failure::usage(format_args!("no secret: variable {name} is empty")))
+    name.filter(|name| is_variable_name(name)).ok_or_else(|| {
+        Failure::usage(format_args!(
+            "{option} takes the name of an environment variable, not the secret"
+        ))
+    })
+}
+
+fn value_of(name: &str) -> Result<Vec<u8>, Failure> {
+    let value = env::var_os(name);
+    value
+        .map(OsString::into_vec)
+        .ok_or_else(|| Failure::usage(format_args!("no secret: variable {name} is not set")))
 }
 
 fn is_variable_name(name: &str) -> bool {
@@ -83,13 +163,16 @@ fn is_variable_name(name: &str) -> bool {
 
 fn from_file(path: &Path) -> Result<Secret, Failure> {
     let shown = path.display();
-    let mut bytes = fs::read(path)
-        .map(Zeroizing::new)
-        .map_err(|error| Failure::usage(format_args!("cannot read secret file {shown}")).because(&error))?;
+    let mut bytes = read(path)?;
     strip_line_end(&mut bytes);
     // The copy is exact, so that nothing is left behind in memory that was given back.
     Secret::labelled(shown.to_string(), bytes.as_slice())
         .map_err(|_empty| Failure::usage(format_args!("no secret: file {shown} is empty")))
+}
+
+fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
+    let cannot = |error| Failure::usage(format_args!("cannot read secret file {}", path.display())).because(&error);
+    fs::read(path).map(Zeroizing::new).map_err(cannot)
 }
 
 /// Takes off one `\n` or `\r\n`.

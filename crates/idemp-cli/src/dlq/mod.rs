@@ -8,6 +8,7 @@ use clap::Subcommand;
 use idemp_core::IdempotencyKey;
 use idemp_dlq::{DeadLetterStore, Filter, Letterhead, Listed, StoreError};
 
+use crate::config::ConfigArg;
 use crate::exit::{Exit, Failure, complain};
 use crate::filter::FilterArgs;
 use crate::io::{print_bytes, print_json, print_line};
@@ -37,6 +38,9 @@ enum Command {
 /// What all of them take.
 #[derive(Debug, clap::Args)]
 struct Common {
+    #[command(flatten)]
+    config: ConfigArg,
+
     #[command(flatten)]
     dlq: DlqArg,
 
@@ -79,8 +83,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
 }
 
 fn with_letters(common: &Common, work: impl AsyncFnOnce(&Letters) -> Result<Exit, Failure>) -> Result<Exit, Failure> {
-    let letters = common.dlq.open_existing()?;
+    let config = common.config.load()?;
     runtime()?.block_on(async {
+        let letters = common.dlq.open_existing(config.as_ref()).await?;
         let result = work(&letters).await;
         letters.close().await;
         result

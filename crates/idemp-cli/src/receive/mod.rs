@@ -1,6 +1,7 @@
 //! `idemp receive`: serves one webhook and appends each event once to a file.
 
 mod out;
+mod store;
 
 use std::future::IntoFuture;
 use std::net::SocketAddr;
@@ -17,9 +18,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::exit::{Exit, Failure, complain, say};
 use crate::secret::AcceptedSecrets;
-use crate::store::StoreArg;
 use crate::{runtime, signals, times};
 use out::Out;
+use store::StoreArg;
 
 const HEALTH: &str = "/healthz";
 

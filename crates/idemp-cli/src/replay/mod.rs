@@ -2,20 +2,21 @@
 
 mod totals;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
-use idemp_core::{SinkName, StatusPolicy};
-use idemp_dlq::{Fate, Filter, Letterhead, Progress as Step, Refused, ReplayOptions, Replayer, Target};
+use idemp_core::SinkName;
+use idemp_dlq::{Fate, Filter, Letterhead, Progress as Step, Refused, ReplayOptions, Replayer, Target as Destination};
 use tokio_util::sync::CancellationToken;
 
+use crate::config::ConfigArg;
 use crate::dlq::{LetterJson, Readable, each_letterhead, heading, line, store_failed};
 use crate::exit::{Exit, Failure};
 use crate::filter::FilterArgs;
 use crate::io::{print_bytes, print_json, print_line};
 use crate::progress::Progress;
 use crate::store::{DlqArg, Letters};
-use crate::target::{TargetArgs, TargetSink};
+use crate::target::{Target, TargetArgs};
 use crate::times::rfc3339;
 use crate::{runtime, signals, times};
 use totals::Totals;
@@ -25,6 +26,9 @@ const LEASE_MARGIN: Duration = Duration::from_secs(2);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
+    #[command(flatten)]
+    config: ConfigArg,
+
     #[command(flatten)]
     target: TargetArgs,
 
@@ -65,31 +69,38 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
-    let target = args.target.open()?;
-    let defaults = ReplayOptions::default();
-    let replayer = Replayer::new(ReplayOptions {
-        rate_per_second: args.rate,
-        lease: args
-            .lease
-            .unwrap_or_else(|| defaults.lease.max(target.attempt_timeout.saturating_add(LEASE_MARGIN))),
-        attempt_timeout: target.attempt_timeout,
-        receiver_ttl: args.receiver_ttl,
-        force: args.force,
-        ..defaults
-    });
-    let replayer = replayer.map_err(|error| Failure::usage("configuration").because(&error))?;
-    let letters = args.dlq.open_existing()?;
+    let config = args.config.load()?;
     runtime()?.block_on(async {
+        let targets = args.target.open(config.as_ref()).await?;
+        let replayer = replayer(args, &targets)?;
+        let letters = args.dlq.open_existing(config.as_ref()).await?;
         let stop = signals::watch()?;
-        let result = with_letters(args, target, &replayer, &letters, &stop).await;
+        let result = with_letters(args, targets, &replayer, &letters, &stop).await;
         letters.close().await;
         result
     })
 }
 
+fn replayer(args: &Args, targets: &[Target]) -> Result<Replayer, Failure> {
+    let slowest = targets.iter().map(|target| target.attempt_timeout).max();
+    let attempt_timeout = slowest.unwrap_or_default();
+    let defaults = ReplayOptions::default();
+    let replayer = Replayer::new(ReplayOptions {
+        rate_per_second: args.rate,
+        lease: args
+            .lease
+            .unwrap_or_else(|| defaults.lease.max(attempt_timeout.saturating_add(LEASE_MARGIN))),
+        attempt_timeout,
+        receiver_ttl: args.receiver_ttl,
+        force: args.force,
+        ..defaults
+    });
+    replayer.map_err(|error| Failure::usage("configuration").because(&error))
+}
+
 async fn with_letters(
     args: &Args,
-    target: TargetSink,
+    targets: Vec<Target>,
     replayer: &Replayer,
     letters: &Letters,
     stop: &CancellationToken,
@@ -99,7 +110,9 @@ async fn with_letters(
         ..args.filter.resolve()
     };
     let sinks = sinks(letters, &filter).await?;
-    if sinks.len() > 1 && !args.filter.names_sink() {
+    // What was sent with `--to` before may lie under any name; what `idemp.toml` names goes where it says.
+    let is_by_name = args.config.is_given();
+    if !is_by_name && sinks.len() > 1 && !args.filter.names_sink() {
         let names: Vec<_> = sinks.iter().map(SinkName::as_str).collect();
         let names = names.join(", ");
         return Err(Failure::usage(format_args!(
@@ -109,11 +122,18 @@ async fn with_letters(
     if args.dry_run {
         return dry_run(args, letters, filter).await;
     }
-    let target = Target {
-        sink: target.sink,
-        policy: StatusPolicy::default(),
+    let destination = |target: &Target| Destination {
+        sink: target.sink.clone(),
+        policy: target.policy.clone(),
     };
-    replay(args, &sinks, &target, replayer, letters, filter, stop).await
+    let destinations: BTreeMap<SinkName, Destination> = if is_by_name {
+        let named = targets.iter().map(|target| (target.name.clone(), destination(target)));
+        named.collect()
+    } else {
+        let each = sinks.into_iter().zip(targets.iter().cycle());
+        each.map(|(name, target)| (name, destination(target))).collect()
+    };
+    replay(args, &destinations, replayer, letters, filter, stop).await
 }
 
 /// The sinks of the selection.
@@ -172,14 +192,13 @@ fn refusal(head: &Letterhead, receiver_ttl: Duration, now: SystemTime) -> Option
 
 async fn replay(
     args: &Args,
-    sinks: &BTreeSet<SinkName>,
-    target: &Target,
+    destinations: &BTreeMap<SinkName, Destination>,
     replayer: &Replayer,
     letters: &Letters,
     mut filter: Filter,
     stop: &CancellationToken,
 ) -> Result<Exit, Failure> {
-    let targets = |name: &SinkName| sinks.contains(name).then(|| target.clone());
+    let targets = |name: &SinkName| destinations.get(name).cloned();
     let mut totals = Totals {
         dlq: letters.name.clone(),
         ..Totals::default()
@@ -265,7 +284,7 @@ fn trouble(fate: &Fate) -> Option<String> {
         Fate::Refused(_) => "refused".to_owned(),
         Fate::Held => "skipped: another replay holds it".to_owned(),
         Fate::Gone => "gone: replayed or purged meanwhile".to_owned(),
-        Fate::NoTarget => "skipped: its sink is not the one of this replay".to_owned(),
+        Fate::NoTarget => "skipped: there is no target for its sink".to_owned(),
         Fate::Unreadable(Some(error)) => format!("cannot be read: {error}"),
         Fate::Unreadable(None) => "cannot be read".to_owned(),
         _ => "not replayed".to_owned(),

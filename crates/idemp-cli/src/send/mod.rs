@@ -16,11 +16,12 @@ use idemp_dispatch::{Dispatcher, LaneConfig, Report, Settlement, SubmitErrorKind
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::config::ConfigArg;
 use crate::exit::{Exit, Failure, chain};
 use crate::io::{Input, print_json, print_line};
 use crate::progress::Progress;
 use crate::store::{DlqArg, Letters};
-use crate::target::{TargetArgs, TargetSink};
+use crate::target::{Target, TargetArgs};
 use crate::{runtime, signals};
 use reader::{Batch, Item, What};
 use tally::Tally;
@@ -34,12 +35,15 @@ pub(crate) struct Args {
     input: Input,
 
     #[command(flatten)]
+    config: ConfigArg,
+
+    #[command(flatten)]
     target: TargetArgs,
 
     #[command(flatten)]
     dlq: DlqArg,
 
-    /// Attempts in flight at most
+    /// Attempts in flight at each sink at most
     #[arg(long, value_name = "N", default_value_t = 64)]
     concurrency: usize,
 
@@ -64,12 +68,13 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
     let schedule = RetrySchedule::default()
         .scaled(args.schedule_scale)
         .map_err(|error| Failure::usage("--schedule-scale").because(&error))?;
-    let target = args.target.open()?;
-    let input = args.input.open()?;
-    let letters = args.dlq.open_to_send()?;
+    let config = args.config.load()?;
     runtime()?.block_on(async {
         let stop = signals::watch()?;
-        let dispatcher = dispatcher(args, target, schedule, &letters)?;
+        let targets = args.target.open(config.as_ref()).await?;
+        let input = args.input.open()?;
+        let letters = args.dlq.open_to_send(config.as_ref()).await?;
+        let dispatcher = dispatcher(args, targets, &schedule, &letters)?;
         let batches = reader::start(input, args.from_line)?;
         let file = args
             .input
@@ -106,19 +111,29 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
 
 fn dispatcher(
     args: &Args,
-    target: TargetSink,
-    schedule: RetrySchedule,
+    targets: Vec<Target>,
+    schedule: &RetrySchedule,
     letters: &Letters,
 ) -> Result<Dispatcher, Failure> {
-    let lane = LaneConfig {
-        fallback: letters.fallback.as_ref().map(|fallback| fallback.store.clone()),
-        schedule,
-        attempt_timeout: target.attempt_timeout,
-        concurrency: args.concurrency,
-        max_bytes: args.lane_bytes,
-        ..LaneConfig::new(target.name, target.sink, letters.primary.clone())
+    let lane = |target: Target| {
+        let lane = LaneConfig {
+            fallback: letters.fallback.as_ref().map(|fallback| fallback.store.clone()),
+            mode: target.mode,
+            schedule: schedule.clone(),
+            policy: target.policy,
+            attempt_timeout: target.attempt_timeout,
+            concurrency: target.concurrency.unwrap_or(args.concurrency),
+            max_bytes: args.lane_bytes,
+            on_full: target.on_full.into(),
+            ..LaneConfig::new(target.name, target.sink, letters.primary.clone())
+        };
+        match target.events {
+            Some(events) => lane.only(events),
+            None => lane,
+        }
     };
-    Dispatcher::new(vec![lane]).map_err(|error| Failure::usage("configuration").because(&error))
+    let lanes = targets.into_iter().map(lane).collect();
+    Dispatcher::new(lanes).map_err(|error| Failure::usage("configuration").because(&error))
 }
 
 /// An accepted event that is on its way, with the number of its line.
@@ -255,13 +270,17 @@ impl Sender {
     }
 
     fn settled(&mut self, line: u64, report: &Report) {
-        for (_, settlement) in report.settlements() {
+        if report.settlements().is_empty() {
+            self.tally.unwanted += 1;
+        }
+        for (sink, settlement) in report.settlements() {
             match settlement {
-                Settlement::Delivered { .. } => self.tally.delivered += 1,
-                Settlement::DeadLettered { reason, .. } => self.tally.dead_lettered(*reason),
-                // No lane of ours drops events, so what is left is what no store took.
+                Settlement::Delivered { .. } => self.tally.delivered(sink),
+                Settlement::DeadLettered { reason, .. } => self.tally.dead_lettered(sink, *reason),
+                Settlement::Dropped { reason } => self.tally.dropped(sink, *reason),
+                // What is left is what no store took.
                 other => {
-                    self.tally.unsaved(line);
+                    self.tally.unsaved(sink, line);
                     let (key, input) = (report.key(), &self.input);
                     let why = match other {
                         Settlement::Unsaved { error: Some(error), .. } => chain(&**error),

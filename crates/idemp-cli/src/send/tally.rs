@@ -1,9 +1,9 @@
 //! What became of the input, and how it is told.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
-use idemp_core::Reason;
+use idemp_core::{Reason, SinkName};
 use serde::Serialize;
 
 use crate::exit::Exit;
@@ -13,22 +13,36 @@ const LINES: usize = 1_000;
 /// How many of them a person wants to see.
 const SHOWN: usize = 20;
 
-/// Counts of lines. Blank lines are not counted.
+/// What became of events. With several sinks an event counts at each.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Tally {
-    /// Lines taken from the input: the sum of the other counts.
-    pub(super) read: u64,
+pub(super) struct Settled {
     pub(super) delivered: u64,
     pub(super) dead_lettered: u64,
     pub(super) dead_lettered_by_reason: BTreeMap<&'static str, u64>,
+    /// Lost at a sink that delivers at most once.
+    pub(super) dropped: u64,
+    pub(super) dropped_by_reason: BTreeMap<&'static str, u64>,
+    /// Events that no store took.
+    pub(super) unsaved: u64,
+}
+
+/// Counts of lines. Blank lines are not counted.
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Tally {
+    /// Lines taken from the input. With one sink it is the sum of the other counts.
+    pub(super) read: u64,
+    #[serde(flatten)]
+    pub(super) all: Settled,
+    /// The same for each sink.
+    pub(super) sinks: BTreeMap<String, Settled>,
+    /// Lines of event types that no sink takes.
+    pub(super) unwanted: u64,
     /// Lines with the key and bytes of a line before.
     pub(super) duplicates: u64,
     pub(super) invalid: u64,
     /// The first of them.
     pub(super) invalid_lines: Vec<u64>,
-    /// Events that no store took.
-    pub(super) unsaved: u64,
-    /// The first of them.
+    /// The first lines whose events no store took.
     pub(super) unsaved_lines: BTreeSet<u64>,
     pub(super) interrupted: bool,
     /// The first line that is not accounted for: not taken, or saved nowhere.
@@ -48,8 +62,8 @@ impl Tally {
     }
 
     /// Takes down that no store took an event. They do not come in the order of their lines.
-    pub(super) fn unsaved(&mut self, line: u64) {
-        self.unsaved += 1;
+    pub(super) fn unsaved(&mut self, sink: &SinkName, line: u64) {
+        self.count(sink, |settled| settled.unsaved += 1);
         self.unsaved_lines.insert(line);
         if self.unsaved_lines.len() > LINES {
             self.unsaved_lines.pop_last();
@@ -62,20 +76,41 @@ impl Tally {
         self.resume_from_line = unsaved.into_iter().chain(next).min();
     }
 
-    pub(super) fn dead_lettered(&mut self, reason: Reason) {
-        self.dead_lettered += 1;
-        *self.dead_lettered_by_reason.entry(reason.code()).or_default() += 1;
+    pub(super) fn delivered(&mut self, sink: &SinkName) {
+        self.count(sink, |settled| settled.delivered += 1);
+    }
+
+    pub(super) fn dead_lettered(&mut self, sink: &SinkName, reason: Reason) {
+        self.count(sink, |settled| {
+            settled.dead_lettered += 1;
+            *settled.dead_lettered_by_reason.entry(reason.code()).or_default() += 1;
+        });
+    }
+
+    pub(super) fn dropped(&mut self, sink: &SinkName, reason: Reason) {
+        self.count(sink, |settled| {
+            settled.dropped += 1;
+            *settled.dropped_by_reason.entry(reason.code()).or_default() += 1;
+        });
+    }
+
+    fn count(&mut self, sink: &SinkName, count: impl Fn(&mut Settled)) {
+        count(&mut self.all);
+        match self.sinks.get_mut(sink.as_str()) {
+            Some(settled) => count(settled),
+            None => count(self.sinks.entry(sink.as_str().to_owned()).or_default()),
+        }
     }
 
     /// 130 before 1 before 3; but an event that no store took is not accounted for.
     pub(super) fn exit(&self) -> Exit {
-        if self.unsaved > 0 {
+        if self.all.unsaved > 0 {
             Exit::Failed
         } else if self.interrupted {
             Exit::Interrupted
         } else if self.invalid > 0 || self.resume_from_line.is_some() {
             Exit::Failed
-        } else if self.dead_lettered > 0 {
+        } else if self.all.dead_lettered > 0 || self.all.dropped > 0 {
             Exit::Partial
         } else {
             Exit::Done
@@ -84,29 +119,46 @@ impl Tally {
 
     /// A word beside the progress bar.
     pub(super) fn brief(&self) -> String {
-        format!("{} delivered, {} dead-lettered", self.delivered, self.dead_lettered)
+        format!(
+            "{} delivered, {} dead-lettered",
+            self.all.delivered, self.all.dead_lettered
+        )
     }
 
     /// For a person, without a line end at the end.
     pub(super) fn human(&self) -> String {
-        let reasons: Vec<_> = self
-            .dead_lettered_by_reason
-            .iter()
-            .map(|(reason, count)| format!("{reason} {count}"))
-            .collect();
-        let rows = [
+        let all = &self.all;
+        let mut rows = vec![
             ("read", self.read, String::new()),
-            ("delivered", self.delivered, String::new()),
-            ("dead-lettered", self.dead_lettered, reasons.join(", ")),
+            ("delivered", all.delivered, String::new()),
+            (
+                "dead-lettered",
+                all.dead_lettered,
+                by_reason(&all.dead_lettered_by_reason),
+            ),
+        ];
+        if all.dropped > 0 {
+            rows.push(("dropped", all.dropped, by_reason(&all.dropped_by_reason)));
+        }
+        if self.unwanted > 0 {
+            rows.push(("unwanted", self.unwanted, String::new()));
+        }
+        rows.extend([
             ("duplicates", self.duplicates, String::new()),
             ("invalid", self.invalid, shown(&self.invalid_lines, self.invalid)),
-            ("unsaved", self.unsaved, shown(&self.unsaved_lines, self.unsaved)),
-        ];
+            ("unsaved", all.unsaved, shown(&self.unsaved_lines, all.unsaved)),
+        ]);
         let mut text = String::new();
         for (name, count, more) in rows {
             let row = format!("{name:<14}{count:>10}  {more}");
             // Writing to a String cannot fail.
             let _ = writeln!(text, "{}", row.trim_end());
+        }
+        if self.sinks.len() > 1 {
+            for (name, settled) in &self.sinks {
+                let row = format!("  {name}: {settled}");
+                let _ = writeln!(text, "{row}");
+            }
         }
         if let Some(path) = &self.dlq_fallback {
             let _ = writeln!(
@@ -120,6 +172,27 @@ impl Tally {
         text.truncate(text.trim_end().len());
         text
     }
+}
+
+impl fmt::Display for Settled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} delivered, {} dead-lettered", self.delivered, self.dead_lettered)?;
+        if self.dropped > 0 {
+            write!(f, ", {} dropped", self.dropped)?;
+        }
+        if self.unsaved > 0 {
+            write!(f, ", {} unsaved", self.unsaved)?;
+        }
+        Ok(())
+    }
+}
+
+fn by_reason(reasons: &BTreeMap<&'static str, u64>) -> String {
+    let reasons: Vec<_> = reasons
+        .iter()
+        .map(|(reason, count)| format!("{reason} {count}"))
+        .collect();
+    reasons.join(", ")
 }
 
 /// The first of so many lines.
@@ -141,22 +214,51 @@ fn shown<'l>(lines: impl IntoIterator<Item = &'l u64>, count: u64) -> String {
 mod tests {
     use super::*;
 
+    fn sink(name: &str) -> SinkName {
+        SinkName::parse(name).unwrap()
+    }
+
+    #[test]
+    fn several_sinks_are_told_one_by_one() {
+        let mut tally = Tally {
+            read: 2,
+            ..Tally::default()
+        };
+        tally.delivered(&sink("kafka"));
+        tally.delivered(&sink("kafka"));
+        tally.delivered(&sink("sns"));
+        tally.dropped(&sink("sns"), Reason::EventRejected);
+        assert_eq!(
+            tally.human(),
+            "read                   2\n\
+             delivered              3\n\
+             dead-lettered          0\n\
+             dropped                1  event_rejected 1\n\
+             duplicates             0\n\
+             invalid                0\n\
+             unsaved                0\n  \
+               kafka: 2 delivered, 0 dead-lettered\n  \
+               sns: 1 delivered, 0 dead-lettered, 1 dropped"
+        );
+    }
+
     #[test]
     fn exit_codes_in_their_order() {
         let exit = |change: fn(&mut Tally)| {
             let mut tally = Tally {
                 read: 9,
-                delivered: 9,
                 ..Tally::default()
             };
+            tally.all.delivered = 9;
             change(&mut tally);
             tally.exit()
         };
         assert_eq!(exit(|_| ()), Exit::Done);
         assert_eq!(exit(|tally| tally.duplicates = 1), Exit::Done);
-        assert_eq!(exit(|tally| tally.dead_lettered = 1), Exit::Partial);
+        assert_eq!(exit(|tally| tally.all.dead_lettered = 1), Exit::Partial);
+        assert_eq!(exit(|tally| tally.all.dropped = 1), Exit::Partial);
         assert_eq!(
-            exit(|tally| (tally.dead_lettered, tally.invalid) = (1, 1)),
+            exit(|tally| (tally.all.dead_lettered, tally.invalid) = (1, 1)),
             Exit::Failed
         );
         assert_eq!(
@@ -164,7 +266,7 @@ mod tests {
             Exit::Interrupted
         );
         assert_eq!(
-            exit(|tally| (tally.unsaved, tally.interrupted) = (1, true)),
+            exit(|tally| (tally.all.unsaved, tally.interrupted) = (1, true)),
             Exit::Failed
         );
         assert_eq!(
@@ -178,15 +280,15 @@ mod tests {
     fn a_summary_for_a_person() {
         let mut tally = Tally {
             read: 100,
-            delivered: 70,
             duplicates: 2,
             ..Tally::default()
         };
-        tally.dead_lettered(Reason::Shutdown);
-        tally.dead_lettered(Reason::EventRejected);
-        tally.dead_lettered(Reason::Shutdown);
+        tally.all.delivered = 70;
+        for reason in [Reason::Shutdown, Reason::EventRejected, Reason::Shutdown] {
+            tally.dead_lettered(&sink("webhook"), reason);
+        }
         (1..=22).for_each(|line| tally.invalid(line));
-        tally.unsaved(99);
+        tally.unsaved(&sink("webhook"), 99);
         tally.resume_from_line = Some(99);
         assert_eq!(
             tally.human(),
@@ -204,7 +306,7 @@ mod tests {
     fn it_is_resumed_from_the_first_line_that_is_not_accounted_for() {
         let resumed = |unsaved: &[u64], next| {
             let mut tally = Tally::default();
-            unsaved.iter().for_each(|line| tally.unsaved(*line));
+            unsaved.iter().for_each(|line| tally.unsaved(&sink("webhook"), *line));
             tally.resume_from(next);
             tally.resume_from_line
         };
@@ -217,8 +319,8 @@ mod tests {
     #[test]
     fn the_first_unsaved_lines_are_named_in_whatever_order_they_come() {
         let mut tally = Tally::default();
-        (1..=1_002).rev().for_each(|line| tally.unsaved(line));
-        assert_eq!(tally.unsaved, 1_002);
+        (1..=1_002).rev().for_each(|line| tally.unsaved(&sink("webhook"), line));
+        assert_eq!(tally.all.unsaved, 1_002);
         assert!(tally.unsaved_lines.iter().copied().eq(1..=1_000));
     }
 }

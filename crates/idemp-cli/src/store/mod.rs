@@ -1,6 +1,8 @@
 //! `--dlq STORE`: where dead letters lie.
 
 mod lazy;
+mod object;
+mod redis;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,6 +10,8 @@ use std::sync::Arc;
 
 use idemp_dlq::{DeadLetterStore, MemoryStore, StoreError};
 
+use crate::address::Address;
+use crate::config::Config;
 use crate::exit::{Failure, complain};
 use lazy::LazyStore;
 
@@ -19,28 +23,33 @@ const FALLBACK_SUFFIX: &str = ".fallback";
 /// The dead-letter store of a command.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct DlqArg {
-    /// The dead-letter store: sqlite:PATH (default: sqlite:idemp-dlq.db in the current folder)
+    /// The dead-letter store: sqlite:PATH, s3://BUCKET/PREFIX or redis://HOST:PORT/DB?stream=NAME (default: that of
+    /// --config, else sqlite:idemp-dlq.db in the current folder)
     #[arg(long = "dlq", value_name = "STORE", value_parser = StoreArg::parse)]
     store: Option<StoreArg>,
 }
 
-/// Where dead letters, or claims, are kept.
+/// Where dead letters are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum StoreArg {
+enum StoreArg {
     /// In memory, gone with the process.
     Memory,
     /// In an SQLite file.
     Sqlite(PathBuf),
+    /// On a server.
+    Remote(Address),
 }
 
 impl StoreArg {
-    /// Reads `sqlite:PATH` or `memory`, with or without a colon.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
             None if text == "memory" => Ok(Self::Memory),
             Some(("memory", "")) => Ok(Self::Memory),
             Some(("sqlite", path)) if !path.is_empty() => Ok(Self::Sqlite(path.into())),
-            _ => Err("neither sqlite:PATH nor memory:".to_owned()),
+            Some(("s3" | "redis" | "rediss", _)) => Address::parse(text).map(Self::Remote),
+            _ => {
+                Err("neither sqlite:PATH, s3://BUCKET/PREFIX, redis://HOST:PORT/DB?stream=NAME nor memory:".to_owned())
+            }
         }
     }
 }
@@ -50,6 +59,8 @@ impl fmt::Display for StoreArg {
         match self {
             Self::Memory => f.write_str("memory:"),
             Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+            // Without the options, which may name where secrets lie.
+            Self::Remote(address) => write!(f, "{}://{}", address.scheme, address.place),
         }
     }
 }
@@ -66,32 +77,48 @@ pub(crate) struct Fallback {
     pub(crate) store: Arc<dyn DeadLetterStore>,
 }
 
+impl Fallback {
+    fn made_when_needed(path: PathBuf) -> Self {
+        Self {
+            store: Arc::new(LazyStore::new(path.clone())),
+            path,
+        }
+    }
+}
+
 impl DlqArg {
-    fn store(&self) -> StoreArg {
-        self.store
-            .clone()
-            .unwrap_or_else(|| StoreArg::Sqlite(DEFAULT.trim_start_matches("sqlite:").into()))
+    /// The store, and whether somebody has named it.
+    fn store(&self, config: Option<&Config>) -> Result<(StoreArg, bool), Failure> {
+        if let Some(store) = &self.store {
+            return Ok((store.clone(), true));
+        }
+        let (text, is_named) = match config.and_then(|config| config.dlq.as_deref()) {
+            Some(text) => (text, true),
+            None => (DEFAULT, false),
+        };
+        let store = StoreArg::parse(text).map_err(|why| Failure::usage(format_args!("dlq: {why}")))?;
+        Ok((store, is_named))
     }
 
     /// Opens it to put letters in, and says where it is. The fallback is made when it is needed.
     ///
     /// # Errors
     /// If it cannot be opened.
-    pub(crate) fn open_to_send(&self) -> Result<Letters, Failure> {
-        let store = self.store();
+    pub(crate) async fn open_to_send(&self, config: Option<&Config>) -> Result<Letters, Failure> {
+        let (store, _) = self.store(config)?;
         complain(format_args!("dead letters go to {store}"));
         let (primary, fallback): (Arc<dyn DeadLetterStore>, _) = match &store {
             StoreArg::Memory => {
                 complain("warning: dead letters in memory are lost when this command ends");
                 (Arc::new(MemoryStore::new()), None)
             }
-            StoreArg::Sqlite(path) => {
-                let fallback_path = fallback_path(path);
-                let fallback = Fallback {
-                    path: fallback_path.clone(),
-                    store: Arc::new(LazyStore::new(fallback_path)),
-                };
-                (open_at_start(path, Missing::Make)?, Some(fallback))
+            StoreArg::Sqlite(path) => (
+                open_at_start(path, Missing::Make)?,
+                Some(Fallback::made_when_needed(fallback_path(path))),
+            ),
+            StoreArg::Remote(address) => {
+                let fallback = cfg!(feature = "sqlite").then(|| Fallback::made_when_needed(remote_fallback(address)));
+                (open_remote(address).await?, fallback)
             }
         };
         Ok(Letters {
@@ -105,19 +132,27 @@ impl DlqArg {
     ///
     /// # Errors
     /// If it is not there, or cannot be opened.
-    pub(crate) fn open_existing(&self) -> Result<Letters, Failure> {
-        let store = self.store();
-        if self.store.is_none() {
+    pub(crate) async fn open_existing(&self, config: Option<&Config>) -> Result<Letters, Failure> {
+        let (store, is_named) = self.store(config)?;
+        if !is_named {
             complain(format_args!("dead letters are read from {store}"));
         }
-        let StoreArg::Sqlite(path) = &store else {
-            return Err(Failure::usage(
-                "a dead-letter store in memory is gone with the command that filled it",
-            ));
+        let fallback_path = match &store {
+            StoreArg::Memory => {
+                return Err(Failure::usage(
+                    "a dead-letter store in memory is gone with the command that filled it",
+                ));
+            }
+            StoreArg::Sqlite(path) => fallback_path(path),
+            StoreArg::Remote(address) => remote_fallback(address),
         };
-        let fallback_path = fallback_path(path);
         let has_fallback = fallback_path.exists();
-        let primary = open_at_start(path, Missing::Refuse).inspect_err(|_| {
+        let primary = match &store {
+            StoreArg::Remote(address) => open_remote(address).await,
+            StoreArg::Sqlite(path) => open_at_start(path, Missing::Refuse),
+            StoreArg::Memory => Ok(Arc::new(MemoryStore::new()) as _),
+        };
+        let primary = primary.inspect_err(|_| {
             if has_fallback {
                 let fallback = fallback_path.display();
                 complain(format_args!(
@@ -161,6 +196,27 @@ fn fallback_path(path: &Path) -> PathBuf {
     name.into()
 }
 
+/// In the current folder, by the kind of store.
+fn remote_fallback(address: &Address) -> PathBuf {
+    format!("idemp-dlq.{}{FALLBACK_SUFFIX}", address.scheme).into()
+}
+
+async fn open_remote(address: &Address) -> Result<Arc<dyn DeadLetterStore>, Failure> {
+    let opened = match address.scheme.as_str() {
+        "s3" => object::open(address.clone()).await,
+        _ => redis::open(address.clone()).await,
+    };
+    opened.map_err(|failure| failure.within(format_args!("dead-letter store {}", StoreArg::Remote(address.clone()))))
+}
+
+/// What a build without a feature says.
+#[allow(dead_code, reason = "not called with every feature on")]
+fn missing(what: &str, feature: &str) -> Failure {
+    Failure::usage(format_args!(
+        "this build has no {what}: build idemp-cli with the feature {feature}"
+    ))
+}
+
 /// Whether a file that is not there is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Missing {
@@ -199,7 +255,17 @@ mod tests {
         assert_eq!(StoreArg::parse("memory:"), Ok(StoreArg::Memory));
         assert_eq!(StoreArg::parse("memory"), Ok(StoreArg::Memory));
         assert_eq!(StoreArg::parse("sqlite:a:b.db"), Ok(StoreArg::Sqlite("a:b.db".into())));
-        for text in ["", "sqlite:", "sqlite", "a.db", "memory:x", "redis://h", "SQLITE:a"] {
+        for text in [
+            "redis://h:6379/0?stream=s",
+            "rediss://h:6379/0?stream=s",
+            "s3://bucket/prefix?endpoint=http://h",
+        ] {
+            let store = StoreArg::parse(text).unwrap();
+            assert_eq!(store.to_string(), text.split('?').next().unwrap());
+        }
+        for text in [
+            "", "sqlite:", "sqlite", "a.db", "memory:x", "s3", "http://h", "SQLITE:a",
+        ] {
             assert!(StoreArg::parse(text).is_err(), "{text}");
         }
     }

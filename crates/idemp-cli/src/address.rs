@@ -1,0 +1,223 @@
+//! Addresses of sinks and stores: `SCHEME://PLACE?OPTION=VALUE&...`.
+//!
+//! An option whose name ends in `_env` or `_file` names the environment variable or file that holds the value of the
+//! option without that ending. That is how passwords get in: an address stands on the command line for all to see.
+
+use std::collections::BTreeMap;
+
+use zeroize::Zeroizing;
+
+use crate::exit::Failure;
+use crate::secret;
+
+/// An address, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Address {
+    /// What stands before `:`, in lower case.
+    pub(crate) scheme: String,
+    /// What stands between `:` or `://` and `?`.
+    pub(crate) place: String,
+    pub(crate) options: Options,
+}
+
+impl Address {
+    /// Takes an address apart.
+    ///
+    /// # Errors
+    /// If it has no scheme, or its options are not of the form `NAME=VALUE`.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let (scheme, rest) = text.split_once(':').ok_or("no scheme, such as https:// or kafka://")?;
+        let scheme = scheme.to_ascii_lowercase();
+        let rest = rest.strip_prefix("//").unwrap_or(rest);
+        let (place, query) = match rest.split_once('?') {
+            Some((place, query)) => (place, query),
+            None => (rest, ""),
+        };
+        let mut options = Options::default();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').ok_or("an option without =")?;
+            let value = decode(value).ok_or_else(|| format!("option {name}: not percent-encoded UTF-8"))?;
+            options.add(name, value)?;
+        }
+        Ok(Self {
+            scheme,
+            place: place.to_owned(),
+            options,
+        })
+    }
+}
+
+/// Options of an address, together with those of `idemp.toml`. Each is taken once; what is left is unknown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Options(BTreeMap<String, String>);
+
+impl Options {
+    /// Adds one.
+    ///
+    /// # Errors
+    /// If it is there already.
+    pub(crate) fn add(&mut self, name: &str, value: String) -> Result<(), String> {
+        match self.0.insert(name.to_owned(), value) {
+            None => Ok(()),
+            Some(_) => Err(format!("option {name} is given twice")),
+        }
+    }
+
+    /// The option's value, if it is there.
+    pub(crate) fn take(&mut self, name: &str) -> Option<String> {
+        self.0.remove(name)
+    }
+
+    /// The option's value as something that is parsed.
+    ///
+    /// # Errors
+    /// If it cannot be.
+    pub(crate) fn take_parsed<T: std::str::FromStr>(&mut self, name: &str, what: &str) -> Result<Option<T>, Failure> {
+        let parse = |text: String| {
+            text.parse()
+                .map_err(|_| Failure::usage(format_args!("option {name}: not {what}")))
+        };
+        self.take(name).map(parse).transpose()
+    }
+
+    /// A value that is secret: from the variable that `NAME_env` names, or the file that `NAME_file` names.
+    ///
+    /// # Errors
+    /// If it is given in the open, or cannot be had.
+    pub(crate) fn take_secret(&mut self, name: &str) -> Result<Option<Zeroizing<String>>, Failure> {
+        if self.take(name).is_some() {
+            return Err(Failure::usage(format_args!(
+                "option {name} would show a secret: give {name}_env=VARIABLE or {name}_file=PATH"
+            )));
+        }
+        self.take_indirect(name)
+    }
+
+    /// Every option that is left, those by `_env` and `_file` resolved.
+    ///
+    /// # Errors
+    /// If a variable or file cannot be read.
+    pub(crate) fn take_all(&mut self) -> Result<Vec<(String, Zeroizing<String>)>, Failure> {
+        let names: Vec<String> = self.0.keys().cloned().collect();
+        let mut all = Vec::with_capacity(names.len());
+        for name in names {
+            let plain = name.strip_suffix("_env").or_else(|| name.strip_suffix("_file"));
+            match plain {
+                Some(plain) => all.extend(self.take_indirect(plain)?.map(|value| (plain.to_owned(), value))),
+                None => all.extend(self.take(&name).map(|value| (name, value.into()))),
+            }
+        }
+        Ok(all)
+    }
+
+    fn take_indirect(&mut self, name: &str) -> Result<Option<Zeroizing<String>>, Failure> {
+        let (variable, file) = (self.take(&format!("{name}_env")), self.take(&format!("{name}_file")));
+        match (variable, file) {
+            (None, None) => Ok(None),
+            (Some(variable), None) => secret::text_from_env(&format!("{name}_env"), &variable).map(Some),
+            (None, Some(path)) => secret::text_from_file(path.as_ref()).map(Some),
+            (Some(_), Some(_)) => Err(Failure::usage(format_args!(
+                "{name}_env and {name}_file: give one of them"
+            ))),
+        }
+    }
+
+    /// Ends the reading.
+    ///
+    /// # Errors
+    /// If an option is left that nobody took.
+    pub(crate) fn finish(self) -> Result<(), Failure> {
+        match self.0.into_keys().next() {
+            None => Ok(()),
+            Some(name) => Err(Failure::usage(format_args!("unknown option {name}"))),
+        }
+    }
+}
+
+/// Undoes percent-encoding (RFC 3986, section 2.1); `None` if it is broken, or hides what is not UTF-8.
+pub(crate) fn decode(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        rest = after;
+        if *first == b'%' {
+            let [high, low, after @ ..] = rest else { return None };
+            let digit = |byte: u8| char::from(byte).to_digit(16);
+            bytes.push((digit(*high)? * 16 + digit(*low)?) as u8);
+            rest = after;
+        } else {
+            bytes.push(*first);
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(pairs: &[(&str, &str)]) -> Options {
+        Options(
+            pairs
+                .iter()
+                .map(|(name, value)| ((*name).into(), (*value).into()))
+                .collect(),
+        )
+    }
+
+    #[test]
+    fn an_address_is_taken_apart() {
+        let address = Address::parse("KAFKA://a:9092,b:9093/events?x=1&y=%20%C3%A9%3d").unwrap();
+        assert_eq!(address.scheme, "kafka");
+        assert_eq!(address.place, "a:9092,b:9093/events");
+        assert_eq!(address.options, options(&[("x", "1"), ("y", " é=")]));
+        let address = Address::parse("sns:arn:aws:sns:eu-west-1:000000000000:t").unwrap();
+        assert_eq!(
+            (&*address.scheme, &*address.place),
+            ("sns", "arn:aws:sns:eu-west-1:000000000000:t")
+        );
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for text in [
+            "",
+            "kafka",
+            "kafka://b/t?x",
+            "kafka://b/t?x=1&x=2",
+            "kafka://b/t?x=%f",
+            "kafka://b/t?x=%ff",
+        ] {
+            assert!(Address::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_secret_in_the_open_is_refused_without_being_shown() {
+        let failure = options(&[("password", "hunter2")]).take_secret("password").unwrap_err();
+        let text = format!("{failure:?}");
+        assert!(
+            text.contains("password_env=VARIABLE") && !text.contains("hunter2"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn an_option_that_nobody_takes_is_unknown() {
+        let mut options = options(&[("stream", "s"), ("strem", "s")]);
+        assert_eq!(options.take("stream").as_deref(), Some("s"));
+        let failure = format!("{:?}", options.finish().unwrap_err());
+        assert!(failure.contains("unknown option strem"), "{failure}");
+    }
+
+    #[test]
+    fn what_is_named_by_a_file_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("password");
+        std::fs::write(&path, "p w\n").unwrap();
+        let mut options = options(&[("sasl.password_file", path.to_str().unwrap()), ("linger.ms", "5")]);
+        let all = options.take_all().unwrap();
+        let all: Vec<_> = all.iter().map(|(name, value)| (&**name, &***value)).collect();
+        assert_eq!(all, [("linger.ms", "5"), ("sasl.password", "p w")]);
+    }
+}
