@@ -1,0 +1,185 @@
+//! Events as messages of a Kafka topic.
+//!
+//! The message's key is the run id, so that the events of a run lie in one partition; its value is the body, and its
+//! headers are `idempotency-key`, `event-type` and `x-signature-256`.
+//!
+//! Delivery reports alone decide: an attempt puts the message into the queue of librdkafka's idempotent producer
+//! (`acks=all`) and waits for what becomes of it. librdkafka's own resends, which carry sequence numbers that brokers
+//! de-duplicate by, happen inside one attempt.
+//!
+//! | what happened | outcome |
+//! |---|---|
+//! | all in-sync replicas have it | delivered |
+//! | a code of the broker or of librdkafka | failed with this code and what it means: see docs/sinks/kafka.md |
+//! | `MessageTimedOut`, `BrokerTransportFailure` | `transient` if it never was on its way, else `ambiguous` |
+//! | the attempt ended, or was dropped, before the report came | `NoReport`, `ambiguous`: it may still arrive |
+//! | no room in the queue for as long as a report could still come in time | `QueueFull`, pushed back |
+//! | the producer broke (`OutOfOrderSequenceNumber`, `Fatal` and the like) | `ambiguous`; the next attempt has a new producer |
+//!
+//! An attempt that is made again has a new sequence number: if the one before arrived after all, the topic holds the
+//! event twice, under one `idempotency-key`.
+
+mod classify;
+mod config;
+mod error;
+mod producer;
+mod report;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use idemp_core::headers::lower;
+use idemp_core::{Attempt, Detail, ErrorClass, Failure, Message, Outcome, Signer, Sink};
+use rdkafka::error::RDKafkaErrorCode;
+use rdkafka::message::{Header, OwnedHeaders};
+use tokio::time::{Instant, timeout_at};
+
+pub use config::KafkaConfig;
+pub use error::{KafkaError, KafkaErrorKind};
+
+use producer::{NotQueued, Producers, Queued, Record};
+use report::{Report, Shared};
+
+const EVENT_TYPE: &str = "event-type";
+
+/// A Kafka topic, with its own producer and its own secret.
+pub struct KafkaSink {
+    brokers: String,
+    topic: String,
+    signer: Signer,
+    policy_violation: ErrorClass,
+    message_timeout: Duration,
+    shared: Arc<Shared>,
+    producers: Producers,
+}
+
+impl KafkaSink {
+    /// Sets up the producer, which begins to connect in threads of its own; whether there is a broker is not waited
+    /// for. Certificates are read from disk.
+    ///
+    /// # Errors
+    /// Names the field that is at fault: brokers that are no `HOST:PORT`, a topic that is no topic name, a time or size
+    /// out of its bounds, a property that is unknown, is given twice, has a value that librdkafka does not take, or is
+    /// one on which the sink's promises rest.
+    pub fn new(config: KafkaConfig) -> Result<Self, KafkaError> {
+        let settings = config.checked()?;
+        let (shared, message_timeout) = (Arc::<Shared>::default(), config.message_timeout());
+        let producers =
+            Producers::new(settings, Arc::clone(&shared), message_timeout).map_err(|error| config.refused(&error))?;
+        Ok(Self {
+            signer: Signer::new(&config.secret),
+            brokers: config.brokers,
+            topic: config.topic,
+            policy_violation: config.policy_violation,
+            message_timeout,
+            shared,
+            producers,
+        })
+    }
+
+    /// Puts the message into the queue, waiting for room for as long as a report can still come in time.
+    async fn queue(&self, message: &Message, deadline: Instant) -> Result<Queued, Failure> {
+        let signature = self.signer.header(message.body());
+        let until = deadline.checked_sub(self.message_timeout).unwrap_or(deadline);
+        let mut replaced = false;
+        loop {
+            let record = Record {
+                topic: &self.topic,
+                key: message.key().run_id().as_bytes(),
+                body: message.body(),
+                headers: headers(message, signature.as_str()),
+            };
+            let (generation, code) = match self.producers.queue(record) {
+                Ok(queued) => return Ok(queued),
+                Err(NotQueued::Closed) => return Err(not_sent("the sink is closed")),
+                Err(NotQueued::Refused(generation, code)) => (generation, code),
+            };
+            let may_go_on = match code {
+                RDKafkaErrorCode::QueueFull => timeout_at(until, self.shared.room.notified()).await.is_ok(),
+                code if classify::breaks_producer(code) => {
+                    // Another producer may take it, but not one after the other.
+                    self.producers.replace(generation) && !std::mem::replace(&mut replaced, true)
+                }
+                _ => false,
+            };
+            if !may_go_on {
+                let cause = self.producers.broken_by(generation);
+                return Err(classify::not_queued(cause.unwrap_or(code), self.shared.trouble()));
+            }
+        }
+    }
+
+    fn settle(&self, report: &Report, generation: producer::Generation) -> Outcome {
+        let broken = classify::breaks_producer(report.code);
+        let cause = if broken {
+            self.producers.broken_by(generation)
+        } else {
+            None
+        };
+        if broken {
+            self.producers.replace(generation);
+        }
+        classify::reported(report, cause, self.policy_violation)
+    }
+}
+
+#[async_trait]
+impl Sink for KafkaSink {
+    async fn deliver(&self, message: &Message, attempt: Attempt) -> Outcome {
+        let deadline = Instant::from_std(attempt.deadline);
+        if deadline <= Instant::now() {
+            return not_sent("the attempt was over before it began").into();
+        }
+        let Queued { generation, report } = match self.queue(message, deadline).await {
+            Ok(queued) => queued,
+            Err(failure) => return failure.into(),
+        };
+        match timeout_at(deadline, report).await {
+            Ok(Ok(report)) => self.settle(&report, generation),
+            // librdkafka reports on every message, so this has no cause that is known.
+            Ok(Err(_no_report)) => unreported("the producer went away without a report").into(),
+            Err(_elapsed) => unreported("no delivery report before the end of the attempt").into(),
+        }
+    }
+
+    /// Waits until every message in the producer has its report, at most as long as one may take, and a second; what is
+    /// left then is purged.
+    async fn close(&self) {
+        let retiring = self.producers.close();
+        let join = move || retiring.into_iter().for_each(|thread| drop(thread.join()));
+        // It fails only when the runtime is being shut down; the threads end by themselves then.
+        let _ = tokio::task::spawn_blocking(join).await;
+    }
+}
+
+impl fmt::Debug for KafkaSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KafkaSink")
+            .field("brokers", &self.brokers)
+            .field("topic", &self.topic)
+            .finish_non_exhaustive()
+    }
+}
+
+fn headers(message: &Message, signature: &str) -> OwnedHeaders {
+    let header = |key, value| Header {
+        key,
+        value: Some(value),
+    };
+    OwnedHeaders::new_with_capacity(3)
+        .insert(header(lower::IDEMPOTENCY_KEY, message.key().as_str()))
+        .insert(header(EVENT_TYPE, message.key().event_type()))
+        .insert(header(lower::X_SIGNATURE_256, signature))
+}
+
+/// A failure before the message was in the queue.
+fn not_sent(why: &str) -> Failure {
+    Failure::code(ErrorClass::Transient, "NotSent").with_detail(Detail::new(why))
+}
+
+/// The message was in the queue, and nothing more is known.
+fn unreported(why: &str) -> Failure {
+    Failure::code(ErrorClass::Ambiguous, "NoReport").with_detail(Detail::new(why))
+}
