@@ -8,16 +8,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use idemp_core::{IdempotencyKey, Message, Refusal, SinkName};
-use tokio::sync::{OnceCell, watch};
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::Instrument;
 
 use crate::clock::{Clock, SystemClock};
 use crate::config::{ConfigError, LaneConfig};
 use crate::lane::{Lane, Room};
-use crate::settlement::{Handle, Report, Settled, Settlement, until_settled};
+use crate::settlement::{Handle, Report, Settlement, until_settled};
+use crate::slot::{Settle, Settled, slot};
 use crate::stats::Stats;
 
 /// Takes events and sees each of them to its end at every sink.
@@ -216,7 +218,7 @@ impl Dispatcher {
 
     /// Accepts the event in all lanes at once, or in none.
     fn accept(&self, message: Message, seats: Vec<Seat>) -> Result<Handle, SubmitError> {
-        let (mut places, mut tasks) = (Vec::with_capacity(seats.len()), Vec::with_capacity(seats.len()));
+        let (mut places, mut accepted) = (Vec::with_capacity(seats.len()), Vec::with_capacity(seats.len()));
         let mut ledger = self.inner.lock();
         if let Err(kind) = ledger.admits(&message) {
             drop(ledger);
@@ -228,7 +230,7 @@ impl Dispatcher {
             let settled = match settled_in(on_its_way, index) {
                 Some(settled) => settled,
                 None => {
-                    let (settle, settled) = watch::channel(None);
+                    let (settle, settled) = slot();
                     let place = Place {
                         lane: index,
                         body: message.body().clone(),
@@ -237,16 +239,15 @@ impl Dispatcher {
                     on_its_way.push(place);
                     lane.count_accepted();
                     // Tracked while the ledger is locked: a shutdown waits for the task, or the event is refused.
-                    let task = self.task(index, message.clone(), room, settle);
-                    tasks.push(self.inner.tasks.track_future(task));
+                    accepted.push((index, room, settle, self.inner.tasks.token()));
                     settled
                 }
             };
             places.push((lane.name().clone(), settled));
         }
         drop(ledger);
-        for task in tasks {
-            tokio::spawn(task);
+        for (index, room, settle, token) in accepted {
+            tokio::spawn(self.task(index, message.clone(), room, settle, token));
         }
         Ok(Handle {
             key: message.key().clone(),
@@ -260,7 +261,8 @@ impl Dispatcher {
         lane: usize,
         message: Message,
         room: Room,
-        settle: watch::Sender<Option<Settlement>>,
+        settle: Settle,
+        token: TaskTrackerToken,
     ) -> impl Future<Output = ()> + Send + 'static {
         let place = Unsettled {
             inner: Arc::clone(&self.inner),
@@ -275,7 +277,8 @@ impl Dispatcher {
             }
             // Forgotten before it is told, so that whoever hears of it can submit it anew.
             drop(place);
-            settle.send_replace(Some(settlement));
+            settle.tell(settlement);
+            drop(token);
         }
         .instrument(span)
     }
@@ -287,7 +290,7 @@ impl Dispatcher {
     /// Safe: dropping the future only stops the waiting.
     pub async fn flush(&self, timeout: Duration) -> usize {
         let deadline = Instant::now() + timeout;
-        let mut unsettled: Vec<Settled> = self
+        let unsettled: Vec<Settled> = self
             .inner
             .lock()
             .unsettled
@@ -296,7 +299,7 @@ impl Dispatcher {
             .map(|place| place.settled.clone())
             .collect();
         let mut left = 0;
-        for settled in &mut unsettled {
+        for settled in &unsettled {
             if tokio::time::timeout_at(deadline, until_settled(settled)).await.is_err() {
                 left += 1;
             }

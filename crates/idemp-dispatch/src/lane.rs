@@ -181,7 +181,8 @@ impl Lane {
             End::Delivered => Settlement::Delivered {
                 attempts: made(&delivery),
             },
-            End::GivenUp(reason) => self.give_up(message, &delivery, reason, accepted_at).await,
+            // In a box, so that the future of an event that is delivered stays small.
+            End::GivenUp(reason) => Box::pin(self.give_up(message, &delivery, reason, accepted_at)).await,
         };
         self.count(&settlement);
         settlement
@@ -189,10 +190,17 @@ impl Lane {
 
     async fn attempt_until_settled(&self, message: &Message, delivery: &mut Delivery) -> End {
         loop {
-            let place = tokio::select! {
-                biased;
-                () = self.stopping.cancelled() => return End::GivenUp(Reason::Shutdown),
-                place = self.attempts.acquire() => place,
+            if self.stopping.is_cancelled() {
+                return End::GivenUp(Reason::Shutdown);
+            }
+            // Nobody is overtaken: a place that somebody waits for is not free.
+            let place = match self.attempts.try_acquire() {
+                Ok(place) => Ok(place),
+                Err(_) => tokio::select! {
+                    biased;
+                    () = self.stopping.cancelled() => return End::GivenUp(Reason::Shutdown),
+                    place = self.attempts.acquire() => place,
+                },
             };
             let Some(admitted) = self.gate.admit() else {
                 return End::GivenUp(Reason::CircuitOpen);

@@ -8,6 +8,7 @@ mod lane;
 mod letters;
 mod meters;
 mod settlement;
+mod slot;
 mod stats;
 
 pub use clock::{Clock, SystemClock};

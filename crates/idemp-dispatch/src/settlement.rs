@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use idemp_core::{IdempotencyKey, Reason, SinkName};
 use idemp_dlq::{DeadLetter, StoreError};
-use tokio::sync::watch;
+
+use crate::slot::Settled;
 
 /// How one event ended at one sink. Every accepted event gets one per sink.
 #[derive(Clone, Debug)]
@@ -72,8 +73,6 @@ impl Report {
     }
 }
 
-pub(crate) type Settled = watch::Receiver<Option<Settlement>>;
-
 /// An accepted event. Dropping the handle stops the waiting, not the event.
 #[must_use = "the event is on its way; waiting for it, or dropping the handle, is up to you"]
 pub struct Handle {
@@ -95,9 +94,9 @@ impl Handle {
     ///
     /// # Panics
     /// If the event's task was lost: the runtime was shut down before the dispatcher, or the clock panicked.
-    pub async fn settled(mut self) -> Report {
+    pub async fn settled(self) -> Report {
         let mut settlements = Vec::with_capacity(self.places.len());
-        for (name, settled) in &mut self.places {
+        for (name, settled) in &self.places {
             settlements.push((name.clone(), until_settled(settled).await));
         }
         Report {
@@ -113,18 +112,14 @@ impl fmt::Debug for Handle {
     }
 }
 
-pub(crate) async fn until_settled(settled: &mut Settled) -> Settlement {
+pub(crate) async fn until_settled(settled: &Settled) -> Settlement {
     #[expect(
         clippy::panic,
         reason = "only a runtime that was shut down under us drops a delivery"
     )]
-    match settled
-        .wait_for(Option::is_some)
-        .await
-        .map(|settlement| settlement.clone())
-    {
-        Ok(Some(settlement)) => settlement,
-        Ok(None) | Err(_) => {
+    match settled.wait().await {
+        Some(settlement) => settlement,
+        None => {
             panic!("the event's task was lost, most likely because the runtime was shut down before the dispatcher")
         }
     }
