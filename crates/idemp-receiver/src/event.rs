@@ -95,7 +95,7 @@ impl Event {
         })
     }
 
-    /// Label of the secret that matched.
+    /// Label of the secret that matched; empty if the event came unsigned over a transport where that is allowed.
     #[must_use]
     pub fn secret_label(&self) -> &str {
         &self.0.secret
@@ -112,6 +112,27 @@ impl Event {
 
     pub(crate) fn lose_claim(&self) {
         self.0.claim_lost.store(true, Relaxed);
+    }
+
+    /// The same event for another claim, since a lost one stays lost.
+    #[cfg(any(feature = "kafka", feature = "redis-streams"))]
+    pub(crate) fn afresh(&self) -> Self {
+        let Inner {
+            claimant,
+            event_type,
+            body,
+            data,
+            secret,
+            claim_lost: _,
+        } = &*self.0;
+        let claimant = Claimant::new(claimant.key.clone(), body);
+        Self::new(
+            claimant,
+            event_type.clone(),
+            body.clone(),
+            data.clone(),
+            Arc::clone(secret),
+        )
     }
 
     pub(crate) fn claimant(&self) -> &Claimant {

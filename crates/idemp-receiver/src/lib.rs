@@ -17,7 +17,11 @@ mod http;
 mod machine;
 mod memory;
 mod meters;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod receiver;
+#[cfg(feature = "redis")]
+mod redis;
 mod reply;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -32,7 +36,11 @@ pub use http::NoReceiver;
 #[cfg(feature = "tower")]
 pub use http::{ReceiverLayer, ReceiverService};
 pub use memory::MemoryStore;
+#[cfg(feature = "postgres")]
+pub use postgres::{InboxTransaction, POSTGRES_MIGRATIONS, PostgresInbox, PostgresStore};
 pub use receiver::{Incoming, Receiver};
+#[cfg(feature = "redis")]
+pub use redis::{RedisConfig, RedisStore};
 pub use reply::{BadRequest, Reply, Unavailable};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;

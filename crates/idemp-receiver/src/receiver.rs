@@ -72,7 +72,7 @@ pub struct Incoming<'h> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct Receiver(Arc<Shared>);
+pub struct Receiver(pub(crate) Arc<Shared>);
 
 pub(crate) struct Shared {
     pub(crate) store: Box<dyn ClaimStore>,
@@ -167,15 +167,20 @@ impl Receiver {
 
     /// All that comes before the store: size, signature, key, envelope.
     pub(crate) fn examine(&self, incoming: Incoming<'_>) -> Result<Event, Reply> {
-        let shared = &*self.0;
-        if incoming.body.len() > shared.config.body_limit {
+        if incoming.body.len() > self.0.config.body_limit {
             return Err(Reply::TooLarge);
         }
-        let label = shared.verify(&incoming).map_err(|reason| {
-            shared.meters.bad_signature(reason);
+        let label = self.0.verify(&incoming).map_err(|reason| {
+            self.0.meters.bad_signature(reason);
             Reply::BadSignature
         })?;
-        let secret = shared.meters.secret(label);
+        let secret = self.0.meters.secret(label);
+        self.examine_verified(incoming, secret)
+    }
+
+    /// The rest of it, once the body is trusted by what `secret` stands for.
+    fn examine_verified(&self, incoming: Incoming<'_>, secret: Arc<str>) -> Result<Event, Reply> {
+        let shared = &*self.0;
         let key = shared.key(&incoming)?;
         let canonical = key.canonical();
         if canonical.is_none() && shared.config.require_canonical {
@@ -189,6 +194,16 @@ impl Receiver {
         }
         let claimant = Claimant::new(key, &incoming.body);
         Ok(Event::new(claimant, event, incoming.body, data, secret))
+    }
+
+    /// The same for a transport on which producers need not sign: what has a signature is verified, what has none is
+    /// trusted as it is.
+    #[cfg(any(feature = "kafka", feature = "redis-streams"))]
+    pub(crate) fn examine_unsigned(&self, incoming: Incoming<'_>) -> Result<Event, Reply> {
+        if incoming.signature != HeaderLine::Missing || incoming.body.len() > self.0.config.body_limit {
+            return self.examine(incoming);
+        }
+        self.examine_verified(incoming, Arc::from(""))
     }
 
     /// All that touches the store. `handling` is polled once the event is claimed.

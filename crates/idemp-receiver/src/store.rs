@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use idemp_core::Ttl;
 
 use crate::claim::{ClaimKey, Claimant};
+use crate::event::HandlerError;
 
 /// Keeps, per scope and key, who is at work on an event and which events are done.
 ///
@@ -64,6 +65,20 @@ pub trait ClaimStore: Send + Sync + 'static {
     /// # Errors
     /// If the store cannot tell. The mark may then have been written all the same.
     async fn mark_seen(&self, key: &ClaimKey, ttl: Ttl) -> Result<bool, StoreError>;
+
+    /// Lets go of what the store has open: files, connections, threads. What is asked afterwards fails with
+    /// [`StoreErrorKind::Unavailable`], or is done all the same by a store that has nothing to close.
+    ///
+    /// # Cancel safety
+    /// Dropping the future stops the waiting, not the closing.
+    async fn close(&self) {}
+
+    /// Whether [`complete`](Self::complete) also commits what the handler has done, and [`release`](Self::release)
+    /// undoes it, as those of an inbox do. A completion that fails then means that the event is not done, and the sender
+    /// is put off; for any other store the effect has been taken, and the sender is told so.
+    fn commits_effects(&self) -> bool {
+        false
+    }
 }
 
 #[async_trait]
@@ -86,6 +101,14 @@ impl<T: ClaimStore + ?Sized> ClaimStore for Arc<T> {
 
     async fn mark_seen(&self, key: &ClaimKey, ttl: Ttl) -> Result<bool, StoreError> {
         (**self).mark_seen(key, ttl).await
+    }
+
+    async fn close(&self) {
+        (**self).close().await;
+    }
+
+    fn commits_effects(&self) -> bool {
+        (**self).commits_effects()
     }
 }
 
@@ -174,5 +197,12 @@ impl fmt::Display for StoreError {
 impl Error for StoreError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.source.as_deref().map(|source| source as _)
+    }
+}
+
+/// A store that fails within a handler, as an inbox may: the next copy tries again.
+impl From<StoreError> for HandlerError {
+    fn from(_: StoreError) -> Self {
+        Self::Failed
     }
 }

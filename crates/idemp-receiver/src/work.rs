@@ -66,23 +66,30 @@ async fn work(shared: Arc<Shared>, place: Place, event: Event, mut handling: Han
     // What is left of a handler that was cut goes before its claim does, and may panic as it goes.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(handling)));
     shared.meters.handler_seconds.record(started.elapsed());
-    match ended {
+    let kept = match ended {
         Ended::Done => shared.complete(&event).await,
-        _ => shared.release(&event).await,
-    }
+        _ => {
+            shared.release(&event).await;
+            true
+        }
+    };
     drop(place);
-    reply_to(&event, ended)
+    if kept {
+        reply_to(&event, ended)
+    } else {
+        Reply::Unavailable(Unavailable::Store)
+    }
 }
 
 /// How a handler ended.
-enum Ended {
+pub(crate) enum Ended {
     Done,
     Not(HandlerError),
     Panicked,
     OverCap,
 }
 
-fn poll_guarded(handling: &mut Handling, cx: &mut Context<'_>) -> Poll<Ended> {
+pub(crate) fn poll_guarded(handling: &mut Handling, cx: &mut Context<'_>) -> Poll<Ended> {
     match catch_unwind(AssertUnwindSafe(|| handling.as_mut().poll(cx))) {
         Ok(Poll::Pending) => Poll::Pending,
         Ok(Poll::Ready(Ok(()))) => Poll::Ready(Ended::Done),
@@ -108,7 +115,7 @@ impl Shared {
     }
 
     /// Renews the lease every third of it. Never ends.
-    async fn keep_lease(&self, event: &Event, claimed_at: Instant) -> Infallible {
+    pub(crate) async fn keep_lease(&self, event: &Event, claimed_at: Instant) -> Infallible {
         let lease = self.config.lease;
         let mut since = claimed_at;
         loop {
@@ -133,7 +140,8 @@ impl Shared {
         }
     }
 
-    async fn complete(&self, event: &Event) {
+    /// Whether the effect stands: it does without a mark, unless the store holds both.
+    async fn complete(&self, event: &Event) -> bool {
         let completion = self.store.complete(event.claimant(), self.ttl);
         let completed = self.bounded(Operation::Complete, completion).await;
         let mark = completed.map_or(Mark::Unwritten, Mark::from);
@@ -144,16 +152,17 @@ impl Shared {
             Mark::Lost => tracing::warn!(key = event.key(), "completed after another copy had taken the key"),
             Mark::Unwritten => tracing::warn!(key = event.key(), "completed without a mark: a copy may run again"),
         }
+        matches!(mark, Mark::Done | Mark::Late) || !self.store.commits_effects()
     }
 
-    async fn release(&self, event: &Event) {
+    pub(crate) async fn release(&self, event: &Event) {
         let release = self.store.release(event.claimant());
         // If it fails, the lease ends by itself.
         let _ = self.bounded(Operation::Release, release).await;
     }
 
     /// Asks the store and waits no longer than it may take.
-    async fn bounded<T>(&self, operation: Operation, asked: Asked<'_, T>) -> Result<T, StoreError> {
+    pub(crate) async fn bounded<T>(&self, operation: Operation, asked: Asked<'_, T>) -> Result<T, StoreError> {
         let mut asked = asked;
         let answer = match first_poll(asked.as_mut()).await {
             Poll::Ready(answer) => answer,
@@ -182,7 +191,7 @@ async fn first_poll<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Poll<F::Outp
     poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
 }
 
-fn reply_to(event: &Event, ended: Ended) -> Reply {
+pub(crate) fn reply_to(event: &Event, ended: Ended) -> Reply {
     let key = event.key();
     match ended {
         Ended::Done => Reply::Ok,

@@ -5,11 +5,12 @@ mod writer;
 
 use std::fmt;
 use std::path::Path;
+use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use idemp_core::Ttl;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::claim::{ClaimKey, Claimant};
 use crate::machine::{self, Record, Write};
@@ -31,7 +32,10 @@ const QUEUE: usize = 1_024;
 /// Leases and TTLs are measured on the machine's wall clock, since the file outlives the process: a clock that is set
 /// forward ends leases early, one that is set back prolongs them.
 pub struct SqliteStore {
-    jobs: mpsc::Sender<Box<dyn Job>>,
+    /// `None` once it is closed.
+    jobs: RwLock<Option<mpsc::Sender<Box<dyn Job>>>>,
+    /// Its other end lives as long as the writer.
+    writer: watch::Receiver<()>,
 }
 
 impl SqliteStore {
@@ -54,11 +58,19 @@ impl SqliteStore {
         let table = Table::open(path.as_ref())?;
         let now = move || clock().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (jobs, queue) = mpsc::channel(QUEUE);
+        let (alive, writer) = watch::channel(());
         std::thread::Builder::new()
             .name("idemp-claims".to_owned())
-            .spawn(move || writer::run(table, queue, now))
+            .spawn(move || {
+                // Dropped once the file is closed.
+                let _alive = alive;
+                writer::run(table, queue, now);
+            })
             .map_err(|error| StoreError::with_source(StoreErrorKind::Unavailable, error))?;
-        Ok(Self { jobs })
+        Ok(Self {
+            jobs: RwLock::new(Some(jobs)),
+            writer,
+        })
     }
 
     async fn step<T: Send + 'static>(
@@ -66,10 +78,11 @@ impl SqliteStore {
         key: &ClaimKey,
         decide: impl FnOnce(Option<Record>, Duration) -> (T, Write) + Send + 'static,
     ) -> Result<T, StoreError> {
-        // The writer ends with the store; if it is gone before, it has panicked.
+        // The store is closed, or its writer has panicked.
         let gone = || StoreError::new(StoreErrorKind::Unavailable);
+        let jobs = self.jobs.read().unwrap_or_else(PoisonError::into_inner).clone();
         let (question, answer) = Question::new(key.clone(), decide);
-        self.jobs.send(question).await.map_err(|_| gone())?;
+        jobs.ok_or_else(gone)?.send(question).await.map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
     }
 }
@@ -111,5 +124,13 @@ impl ClaimStore for SqliteStore {
     async fn mark_seen(&self, key: &ClaimKey, ttl: Ttl) -> Result<bool, StoreError> {
         self.step(key, move |found, now| machine::mark_seen(found, ttl, now))
             .await
+    }
+
+    /// Waits until what was asked before is on disk and the file is closed.
+    async fn close(&self) {
+        drop(self.jobs.write().unwrap_or_else(PoisonError::into_inner).take());
+        let mut writer = self.writer.clone();
+        // Nothing is ever sent: it returns when the writer has ended.
+        let _ = writer.changed().await;
     }
 }
