@@ -20,6 +20,8 @@ mod key;
 mod log;
 mod progress;
 mod receive;
+#[cfg(feature = "redis")]
+mod redis_address;
 mod replay;
 mod secret;
 mod send;
