@@ -9,6 +9,8 @@ mod claim;
 mod config;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+#[cfg(any(feature = "kafka", feature = "redis-streams"))]
+pub mod consume;
 mod envelope;
 mod event;
 mod gate;
@@ -43,7 +45,7 @@ pub use receiver::{Incoming, Receiver};
 pub use redis::{RedisConfig, RedisStore};
 pub use reply::{BadRequest, Reply, Unavailable};
 #[cfg(feature = "sqlite")]
-pub use sqlite::SqliteStore;
+pub use sqlite::{SQLITE_MIGRATIONS, SqliteInbox, SqliteStore};
 pub use store::{Claim, ClaimStore, Completed, StoreError, StoreErrorKind};
 
 #[cfg(all(doctest, feature = "axum", feature = "sqlite"))]

@@ -89,7 +89,7 @@ pub(crate) enum Ended {
     OverCap,
 }
 
-pub(crate) fn poll_guarded(handling: &mut Handling, cx: &mut Context<'_>) -> Poll<Ended> {
+fn poll_guarded(handling: &mut Handling, cx: &mut Context<'_>) -> Poll<Ended> {
     match catch_unwind(AssertUnwindSafe(|| handling.as_mut().poll(cx))) {
         Ok(Poll::Pending) => Poll::Pending,
         Ok(Poll::Ready(Ok(()))) => Poll::Ready(Ended::Done),

@@ -59,10 +59,7 @@ impl ConsumeConfig {
     pub(super) fn check(&self) -> Result<(), ConsumerError> {
         let rules = [
             (self.retries.len() > MOST_RETRIES, "there are more than 100 retries"),
-            (
-                self.handler_cap.is_zero(),
-                "the handler's cap is zero and must be more",
-            ),
+            (self.handler_cap.is_zero(), "the handler's cap is zero and must be more"),
             (self.recheck.is_zero(), "recheck is zero and must be more"),
         ];
         match rules.into_iter().find(|(broken, _)| *broken) {
@@ -75,7 +72,10 @@ impl ConsumeConfig {
     #[cfg(feature = "redis-streams")]
     pub(super) fn longest(&self) -> Duration {
         let runs = u32::try_from(self.retries.len()).unwrap_or(u32::MAX).saturating_add(1);
-        let waits = self.retries.iter().fold(Duration::ZERO, |all, wait| all.saturating_add(*wait));
+        let waits = self
+            .retries
+            .iter()
+            .fold(Duration::ZERO, |all, wait| all.saturating_add(*wait));
         self.handler_cap.saturating_mul(runs).saturating_add(waits)
     }
 }

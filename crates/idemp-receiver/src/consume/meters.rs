@@ -129,10 +129,16 @@ impl Meters {
 fn describe() {
     describe_counter!(SETTLED, "Messages acknowledged because their event is done.");
     describe_counter!(QUARANTINED, "Messages put into quarantine and acknowledged.");
-    describe_counter!(LEFT, "Messages left to be taken again, because the consumer was stopped or lost them.");
+    describe_counter!(
+        LEFT,
+        "Messages left to be taken again, because the consumer was stopped or lost them."
+    );
     describe_counter!(WAITS, "Waits of messages that were tried again.");
     describe_counter!(RECLAIMED, "Entries taken over from other consumers.");
-    describe_counter!(TRIMMED, "Entries that were trimmed from their stream before they were done.");
+    describe_counter!(
+        TRIMMED,
+        "Entries that were trimmed from their stream before they were done."
+    );
     describe_counter!(ERRORS, "Failed operations on the broker.");
     describe_gauge!(RUNNING, "Messages at work.");
 }
