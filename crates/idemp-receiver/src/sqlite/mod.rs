@@ -1,5 +1,6 @@
 //! Claims in an SQLite file: for receivers of one machine that remember across restarts.
 
+mod inbox;
 mod table;
 mod writer;
 
@@ -15,6 +16,7 @@ use tokio::sync::{mpsc, watch};
 use crate::claim::{ClaimKey, Claimant};
 use crate::machine::{self, Record, Write};
 use crate::store::{Claim, ClaimStore, Completed, StoreError, StoreErrorKind};
+pub use inbox::{SQLITE_MIGRATIONS, SqliteInbox};
 use table::Table;
 use writer::{Job, Question};
 
