@@ -8,6 +8,7 @@
 
 mod binary;
 mod net;
+mod postgres;
 mod process;
 mod server;
 mod suite;
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 pub use binary::{idemp, idemp_bin};
 pub use net::http_get;
+pub use postgres::Postgres;
 pub use process::{Finished, Process};
 pub use server::{Server, free_address};
 pub use suite::{Suite, selected};

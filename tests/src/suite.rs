@@ -18,6 +18,8 @@ pub enum Suite {
     DeadLetters,
     /// Claims and the inbox in Postgres.
     Postgres,
+    /// Claims in Redis, Valkey and Postgres, and the inbox, on servers that come and go.
+    Claims,
     /// Several sinks at once.
     FanOut,
     /// Fleets of receivers that share a store.
@@ -35,6 +37,7 @@ impl Suite {
             Self::Sns => "sns",
             Self::DeadLetters => "dead-letters",
             Self::Postgres => "postgres",
+            Self::Claims => "claims",
             Self::FanOut => "fan-out",
             Self::Fleet => "fleet",
         }

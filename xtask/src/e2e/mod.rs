@@ -2,6 +2,7 @@
 //!
 //! A new service is a module with a `start` function and a [`Need`]; a new suite is a row in [`SUITES`].
 
+mod postgres;
 mod python;
 mod redis;
 mod service;
@@ -38,6 +39,11 @@ const SUITES: &[Suite] = &[
         programs: &["python"],
         needs: &[PYTHON, REDIS],
     },
+    Suite {
+        name: "claims",
+        programs: &["claims"],
+        needs: &[PYTHON, REDIS, POSTGRES],
+    },
 ];
 
 /// Something outside this repository that a suite needs.
@@ -49,6 +55,10 @@ struct Need {
 const PYTHON: Need = Need {
     name: "python",
     start: python::start,
+};
+const POSTGRES: Need = Need {
+    name: "postgres",
+    start: postgres::start,
 };
 const REDIS: Need = Need {
     name: "redis",

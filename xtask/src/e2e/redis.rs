@@ -15,15 +15,18 @@ use crate::process;
 
 const URL: &str = "IDEMP_E2E_REDIS";
 
+/// The server's program, with which tests start servers of their own.
+const SERVER: &str = "IDEMP_E2E_REDIS_SERVER";
+
 /// A server where tests may use the logical databases 1 to 15.
 pub(super) fn start(setup: &Setup) -> anyhow::Result<Provided> {
     match std::env::var(URL) {
-        Ok(url) => external(url),
+        Ok(url) => external(setup, url),
         Err(_) => own(setup),
     }
 }
 
-fn external(url: String) -> anyhow::Result<Provided> {
+fn external(setup: &Setup, url: String) -> anyhow::Result<Provided> {
     let address = address_in(&url).with_context(|| format!("{URL} is not of the form redis://HOST:PORT"))?;
     let address = address
         .to_socket_addrs()
@@ -35,15 +38,16 @@ fn external(url: String) -> anyhow::Result<Provided> {
     let version = if answer == "+PONG" { version_of(address) } else { None };
     Ok(Provided {
         version: version.unwrap_or_else(|| "a Redis of unknown version".to_owned()),
-        environment: vec![(URL, url)],
+        environment: vec![(URL, url), (SERVER, server(setup)?.display().to_string())],
         service: None,
     })
 }
 
 fn own(setup: &Setup) -> anyhow::Result<Provided> {
     let server = server(setup)?;
+    let program = &server;
     let command = |address: SocketAddr, data: &Path| {
-        let mut command = Command::new(&server);
+        let mut command = Command::new(program);
         command
             .args(["--bind", "127.0.0.1", "--port", &address.port().to_string(), "--dir"])
             .arg(data);
@@ -57,7 +61,7 @@ fn own(setup: &Setup) -> anyhow::Result<Provided> {
     let url = format!("redis://{}", service.address());
     Ok(Provided {
         version,
-        environment: vec![(URL, url)],
+        environment: vec![(URL, url), (SERVER, server.display().to_string())],
         service: Some(service),
     })
 }
