@@ -40,7 +40,7 @@ const TEST_SUPPORT: &str = "idemp-testkit";
 /// The crates of vendors, by their name or the start of it, and the published crates with an adapter for them. There
 /// they are optional; in programs ([`PROGRAMS`]) they need not be.
 const VENDORS: &[(&str, &[&str])] = &[
-    ("reqwest", &["idemp-sinks"]),
+    ("reqwest", &["idemp-sinks", "idemp-dlq"]),
     ("rdkafka", &["idemp-sinks", "idemp-receiver"]),
     ("redis", &["idemp-sinks", "idemp-dlq", "idemp-receiver"]),
     ("aws-", &["idemp-sinks"]),

@@ -8,6 +8,8 @@ mod error;
 mod filter;
 mod letter;
 mod memory;
+#[cfg(feature = "object")]
+mod object;
 mod replay;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -20,6 +22,8 @@ pub use error::{StoreError, StoreErrorKind};
 pub use filter::Filter;
 pub use letter::{DeadLetter, Letterhead, ReplayFailure};
 pub use memory::MemoryStore;
+#[cfg(feature = "object")]
+pub use object::{ObjectStoreDlq, S3Config};
 pub use replay::{
     Fate, OptionsError, Progress, Refused, ReplayError, ReplayOptions, ReplaySummary, Replayer, Stopped, Target,
 };

@@ -20,3 +20,13 @@ async fn sqlite() {
     })
     .await;
 }
+
+#[cfg(feature = "object")]
+#[tokio::test(flavor = "multi_thread")]
+async fn object() {
+    conformance::all(async || {
+        let objects = Arc::new(object_store::memory::InMemory::new());
+        Arc::new(idemp_dlq::ObjectStoreDlq::new(objects, "team/a")) as _
+    })
+    .await;
+}
