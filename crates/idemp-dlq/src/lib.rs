@@ -10,6 +10,8 @@ mod letter;
 mod memory;
 #[cfg(feature = "object")]
 mod object;
+#[cfg(feature = "redis-streams")]
+mod redis_streams;
 mod replay;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -24,6 +26,8 @@ pub use letter::{DeadLetter, Letterhead, ReplayFailure};
 pub use memory::MemoryStore;
 #[cfg(feature = "object")]
 pub use object::{ObjectStoreDlq, S3Config};
+#[cfg(feature = "redis-streams")]
+pub use redis_streams::{RedisStreamsConfig, RedisStreamsStore};
 pub use replay::{
     Fate, OptionsError, Progress, Refused, ReplayError, ReplayOptions, ReplaySummary, Replayer, Stopped, Target,
 };

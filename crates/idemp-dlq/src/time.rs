@@ -41,14 +41,14 @@ fn nanos_wide(time: SystemTime) -> i128 {
 }
 
 /// Nanoseconds since 1970 as SQL keeps them: what lies before 1677 or after 2262 is moved to that edge.
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "redis-streams", feature = "sqlite"))]
 pub(crate) fn nanos(time: SystemTime) -> i64 {
     let wide = nanos_wide(time);
     i64::try_from(wide).unwrap_or(if wide < 0 { i64::MIN } else { i64::MAX })
 }
 
 /// The other way.
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "redis-streams", feature = "sqlite"))]
 pub(crate) fn from_nanos(nanos: i64) -> SystemTime {
     let length = Duration::from_nanos(nanos.unsigned_abs());
     if nanos < 0 {
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(day(SystemTime::UNIX_EPOCH - Duration::from_nanos(1)), -1);
     }
 
-    #[cfg(feature = "sqlite")]
+    #[cfg(any(feature = "redis-streams", feature = "sqlite"))]
     #[test]
     fn nanoseconds_round_trip_and_stop_at_the_edge() {
         for time in [

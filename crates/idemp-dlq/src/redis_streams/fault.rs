@@ -1,0 +1,130 @@
+//! The server's errors in the words of a store.
+
+use redis::{ErrorKind, RedisError};
+
+use crate::{RecordError, StoreError, StoreErrorKind};
+
+/// Marks the error of a store that was closed.
+const CLOSED: &str = "the dead-letter store is closed";
+
+/// What the server's codes mean. What is not here may pass.
+const CODES: [(&str, StoreErrorKind, &str); 10] = [
+    ("OOM", StoreErrorKind::Full, "no memory is left for dead letters"),
+    (
+        "WRONGTYPE",
+        StoreErrorKind::Corrupt,
+        "the key of the dead letters holds something else",
+    ),
+    (
+        "NOAUTH",
+        StoreErrorKind::CannotOpen,
+        "the dead-letter server wants a login",
+    ),
+    (
+        "WRONGPASS",
+        StoreErrorKind::CannotOpen,
+        "the dead-letter server does not accept the login",
+    ),
+    (
+        "NOPERM",
+        StoreErrorKind::CannotOpen,
+        "the login may not use the dead letters",
+    ),
+    (
+        "DENIED",
+        StoreErrorKind::CannotOpen,
+        "the dead-letter server denies access",
+    ),
+    (
+        "MOVED",
+        StoreErrorKind::CannotOpen,
+        "the dead-letter server is a node of a cluster",
+    ),
+    (
+        "CROSSSLOT",
+        StoreErrorKind::CannotOpen,
+        "the keys of the dead letters lie in different slots",
+    ),
+    (
+        "READONLY",
+        StoreErrorKind::Unavailable,
+        "the dead-letter server is a replica",
+    ),
+    (
+        "LOADING",
+        StoreErrorKind::Unavailable,
+        "the dead-letter server is loading its data",
+    ),
+];
+
+pub(super) fn of(error: RedisError) -> StoreError {
+    if error.kind() == ErrorKind::Client && error.to_string().starts_with(CLOSED) {
+        return StoreError::new(StoreErrorKind::Closed, CLOSED);
+    }
+    let (kind, message) = match error.code() {
+        Some(code) => CODES.iter().find(|(known, ..)| *known == code).map_or(
+            (StoreErrorKind::Unavailable, "the dead-letter server refuses"),
+            |(_, kind, message)| (*kind, message),
+        ),
+        None if error.kind() == ErrorKind::AuthenticationFailed => (
+            StoreErrorKind::CannotOpen,
+            "the dead-letter server does not accept the login",
+        ),
+        None => (StoreErrorKind::Unavailable, "no connection to the dead-letter server"),
+    };
+    StoreError::new(kind, message).with_source(error)
+}
+
+/// One entry that cannot be read.
+pub(super) fn unreadable(id: &str, error: RecordError) -> StoreError {
+    StoreError::new(StoreErrorKind::Record, format!("entry {id} cannot be read")).with_source(error)
+}
+
+/// Too many others write the same entry.
+pub(super) fn contended() -> StoreError {
+    StoreError::new(StoreErrorKind::Unavailable, "the entry changes all the time")
+}
+
+/// The store was closed.
+pub(super) fn closed() -> RedisError {
+    (ErrorKind::Client, CLOSED).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_follow_the_code() {
+        let error = |code: &str| {
+            let text = format!("-{code} told by the server\r\n");
+            let reply = redis::parse_redis_value(text.as_bytes()).unwrap();
+            of(reply.extract_error().unwrap_err())
+        };
+        for (code, kind) in [
+            ("OOM", StoreErrorKind::Full),
+            ("WRONGTYPE", StoreErrorKind::Corrupt),
+            ("NOAUTH", StoreErrorKind::CannotOpen),
+            ("WRONGPASS", StoreErrorKind::CannotOpen),
+            ("NOPERM", StoreErrorKind::CannotOpen),
+            ("DENIED", StoreErrorKind::CannotOpen),
+            ("MOVED", StoreErrorKind::CannotOpen),
+            ("CROSSSLOT", StoreErrorKind::CannotOpen),
+            ("READONLY", StoreErrorKind::Unavailable),
+            ("LOADING", StoreErrorKind::Unavailable),
+            ("BUSY", StoreErrorKind::Unavailable),
+            ("ERR", StoreErrorKind::Unavailable),
+            ("WHATEVER", StoreErrorKind::Unavailable),
+        ] {
+            let error = error(code);
+            assert_eq!(error.kind(), kind, "{code}");
+            assert!(
+                !error.to_string().contains("told"),
+                "the source's text is the source's: {error}"
+            );
+        }
+        let broken = RedisError::from(std::io::Error::from(std::io::ErrorKind::ConnectionReset));
+        assert_eq!(of(broken).kind(), StoreErrorKind::Unavailable);
+        assert_eq!(of(closed()).kind(), StoreErrorKind::Closed);
+    }
+}
