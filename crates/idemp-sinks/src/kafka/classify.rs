@@ -113,6 +113,12 @@ pub(super) fn breaks_producer(code: RDKafkaErrorCode) -> bool {
     matches!(meaning(code), Meaning::Broken(_))
 }
 
+/// Whether it may have come of a producer that broke: then all that lies in its queue is purged.
+pub(super) fn may_have_a_cause(code: RDKafkaErrorCode) -> bool {
+    use RDKafkaErrorCode::{PurgeInflight, PurgeQueue};
+    breaks_producer(code) || matches!(code, PurgeQueue | PurgeInflight)
+}
+
 /// What the delivery report of a message says. `cause` is what broke the producer, if it is broken, and
 /// `policy_violation` the class of that code.
 pub(super) fn reported(report: &Report, cause: Option<RDKafkaErrorCode>, policy_violation: ErrorClass) -> Outcome {
@@ -121,17 +127,26 @@ pub(super) fn reported(report: &Report, cause: Option<RDKafkaErrorCode>, policy_
         _ if persisted == Persisted::Surely => return DELIVERED,
         Meaning::Delivered => return DELIVERED,
         Meaning::Is(_) if code == RDKafkaErrorCode::PolicyViolation => policy_violation,
-        Meaning::Is(class) => class,
         Meaning::AsPersisted if persisted == Persisted::No => ErrorClass::Transient,
         Meaning::AsPersisted => ErrorClass::Ambiguous,
-        // A producer that may not even begin has sent nothing; of one that has worked before, nobody knows.
-        Meaning::Broken(class) => match cause.map(meaning) {
-            Some(Meaning::Broken(of_cause) | Meaning::Is(of_cause)) if persisted == Persisted::No => of_cause,
-            _ => class,
-        },
+        Meaning::Is(class) | Meaning::Broken(class) => class,
     };
-    let code = cause.filter(|_| code == RDKafkaErrorCode::Fatal).unwrap_or(code);
+    let (class, code) = match cause {
+        // A producer that is not let in has sent nothing of this message.
+        Some(cause) if persisted == Persisted::No && rejects_configuration(cause) => {
+            (ErrorClass::RejectsConfiguration, cause)
+        }
+        Some(cause) if code == RDKafkaErrorCode::Fatal => (class, cause),
+        _ => (class, code),
+    };
     failure(class, code, report.trouble).into()
+}
+
+fn rejects_configuration(code: RDKafkaErrorCode) -> bool {
+    let (Meaning::Is(class) | Meaning::Broken(class)) = meaning(code) else {
+        return false;
+    };
+    class == ErrorClass::RejectsConfiguration
 }
 
 /// What it means that a message was not taken into the queue: whatever the code, it did not arrive.
@@ -285,9 +300,18 @@ mod tests {
     #[test]
     fn a_fatal_error_tells_its_cause() {
         let denied = Some(Code::ClusterAuthorizationFailed);
+        for code in [Code::Fatal, Code::PurgeQueue] {
+            assert_eq!(
+                settled(&report(code, Persisted::No), denied),
+                Some((ErrorClass::RejectsConfiguration, "ClusterAuthorizationFailed".into()))
+            );
+        }
         assert_eq!(
-            settled(&report(Code::Fatal, Persisted::No), denied),
-            Some((ErrorClass::RejectsConfiguration, "ClusterAuthorizationFailed".into()))
+            settled(
+                &report(Code::PurgeQueue, Persisted::No),
+                Some(Code::OutOfOrderSequenceNumber)
+            ),
+            Some((ErrorClass::Transient, "PurgeQueue".into()))
         );
         for persisted in [Persisted::No, Persisted::Perhaps] {
             let gap = Some(Code::OutOfOrderSequenceNumber);

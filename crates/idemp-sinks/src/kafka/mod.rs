@@ -34,7 +34,7 @@ use idemp_core::headers::lower;
 use idemp_core::{Attempt, Detail, ErrorClass, Failure, Message, Outcome, Signer, Sink};
 use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::message::{Header, OwnedHeaders};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 pub use config::KafkaConfig;
 pub use error::{KafkaError, KafkaErrorKind};
@@ -43,6 +43,9 @@ use producer::{NotQueued, Producers, Queued, Record};
 use report::{Report, Shared};
 
 const EVENT_TYPE: &str = "event-type";
+
+/// librdkafka does not tell when there is room: it makes room only after it has handed out a report.
+const LOOK_FOR_ROOM_EVERY: Duration = Duration::from_millis(10);
 
 /// A Kafka topic, with its own producer and its own secret.
 pub struct KafkaSink {
@@ -97,7 +100,13 @@ impl KafkaSink {
                 Err(NotQueued::Refused(generation, code)) => (generation, code),
             };
             let may_go_on = match code {
-                RDKafkaErrorCode::QueueFull => timeout_at(until, self.shared.room.notified()).await.is_ok(),
+                RDKafkaErrorCode::QueueFull => {
+                    let go_on = Instant::now() < until;
+                    if go_on {
+                        sleep(LOOK_FOR_ROOM_EVERY).await;
+                    }
+                    go_on
+                }
                 code if classify::breaks_producer(code) => {
                     // Another producer may take it, but not one after the other.
                     self.producers.replace(generation) && !std::mem::replace(&mut replaced, true)
@@ -112,13 +121,9 @@ impl KafkaSink {
     }
 
     fn settle(&self, report: &Report, generation: producer::Generation) -> Outcome {
-        let broken = classify::breaks_producer(report.code);
-        let cause = if broken {
-            self.producers.broken_by(generation)
-        } else {
-            None
-        };
-        if broken {
+        let may_be_broken = classify::may_have_a_cause(report.code);
+        let cause = may_be_broken.then(|| self.producers.broken_by(generation)).flatten();
+        if cause.is_some() || classify::breaks_producer(report.code) {
             self.producers.replace(generation);
         }
         classify::reported(report, cause, self.policy_violation)

@@ -128,9 +128,6 @@ impl Producers {
             current.retiring.retain(|thread| !thread.is_finished());
             current.retiring.extend(retire(old, self.message_timeout));
         }
-        drop(current);
-        // The new queue has room.
-        self.shared.room.notify_waiters();
         true
     }
 
@@ -151,8 +148,6 @@ impl Producers {
         if let Some(last) = current.producer.take() {
             retiring.extend(retire(last, self.message_timeout));
         }
-        drop(current);
-        self.shared.room.notify_waiters();
         retiring
     }
 

@@ -7,7 +7,7 @@ use rdkafka::bindings::{rd_kafka_message_status, rd_kafka_msg_status_t};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::BorrowedMessage;
 use rdkafka::producer::{DeliveryResult, ProducerContext};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
 /// What librdkafka says of one message at its end.
 #[derive(Clone, Copy, Debug)]
@@ -30,8 +30,6 @@ pub(super) enum Persisted {
 /// What the producers of a sink, one after the other, share with its attempts.
 #[derive(Default)]
 pub(super) struct Shared {
-    /// A place in the queue has become free.
-    pub(super) room: Notify,
     trouble: Mutex<Option<RDKafkaErrorCode>>,
 }
 
@@ -78,7 +76,6 @@ impl ProducerContext for Reports {
         };
         // Nobody waits any more if the attempt ran out of time.
         let _ = report_to.send(report);
-        self.0.room.notify_one();
     }
 }
 
