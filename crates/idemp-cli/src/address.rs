@@ -30,8 +30,9 @@ impl Address {
         let scheme = scheme.to_ascii_lowercase();
         let rest = rest.strip_prefix("//").unwrap_or(rest);
         let (place, query) = match rest.split_once('?') {
-            Some((place, query)) => (place, query),
-            None => (rest, ""),
+            // The query of a webhook is the receiver's.
+            Some((place, query)) if !is_webhook(&scheme) => (place, query),
+            _ => (rest, ""),
         };
         let mut options = Options::default();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -45,6 +46,10 @@ impl Address {
             options,
         })
     }
+}
+
+pub(crate) fn is_webhook(scheme: &str) -> bool {
+    matches!(scheme, "http" | "https")
 }
 
 /// Options of an address, together with those of `idemp.toml`. Each is taken once; what is left is unknown.
@@ -171,6 +176,8 @@ mod tests {
         assert_eq!(address.scheme, "kafka");
         assert_eq!(address.place, "a:9092,b:9093/events");
         assert_eq!(address.options, options(&[("x", "1"), ("y", " é=")]));
+        let address = Address::parse("https://h/a?x").unwrap();
+        assert_eq!((&*address.place, address.options), ("h/a?x", Options::default()));
         let address = Address::parse("sns:arn:aws:sns:eu-west-1:000000000000:t").unwrap();
         assert_eq!(
             (&*address.scheme, &*address.place),

@@ -7,6 +7,7 @@
     reason = "a test fails loudly"
 )]
 
+mod config;
 mod dead_letters;
 mod fallback;
 mod input;
