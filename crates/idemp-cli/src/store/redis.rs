@@ -13,6 +13,24 @@ pub(super) async fn open(_address: Address) -> Result<Arc<dyn DeadLetterStore>, 
 }
 
 #[cfg(feature = "redis")]
-pub(super) async fn open(_address: Address) -> Result<Arc<dyn DeadLetterStore>, Failure> {
-    Err(super::missing("Redis", "redis"))
+pub(super) async fn open(address: Address) -> Result<Arc<dyn DeadLetterStore>, Failure> {
+    use idemp_dlq::{RedisStreamsConfig, RedisStreamsStore};
+
+    use crate::redis_address::RedisAddress;
+
+    let mut address = RedisAddress::take(address)?;
+    let defaults = RedisStreamsConfig::new(address.url.as_str());
+    let config = RedisStreamsConfig {
+        stream: address.options.take("stream").unwrap_or(defaults.stream),
+        username: address.username.take(),
+        password: address.password.take().map(|password| password.to_string()),
+        cluster: address.cluster,
+        root_certificates: address.root_certificates()?,
+        ..RedisStreamsConfig::new(address.url.as_str())
+    };
+    address.options.finish()?;
+    let store = RedisStreamsStore::open(&config)
+        .await
+        .map_err(|error| Failure::usage("cannot open").because(&error))?;
+    Ok(Arc::new(store))
 }
