@@ -7,6 +7,8 @@ mod conformance;
 mod letters;
 mod reasons;
 mod record;
+#[cfg(feature = "object")]
+mod object;
 mod replay;
 #[cfg(feature = "sqlite")]
 mod sqlite;
