@@ -13,6 +13,8 @@ use crate::reply::Reply;
 pub struct Arrived {
     /// Where it lies in the transport.
     pub position: Position,
+    /// The record's key, on Kafka.
+    pub record_key: Option<Bytes>,
     /// Its headers or fields by name, in the order in which they came.
     pub fields: Vec<(Bytes, Bytes)>,
     /// The bytes that are signed; `None` if they cannot be put together.
@@ -115,6 +117,8 @@ pub struct Quarantined {
     pub position: Position,
     /// Why: what a sender over HTTP would have been told. [`Reply::code`] is a stable name.
     pub reason: Reply,
+    /// The record's key, on Kafka.
+    pub record_key: Option<Bytes>,
     /// Its headers or fields by name, in the order in which they came.
     pub fields: Vec<(Bytes, Bytes)>,
     /// The bytes that are signed; `None` if they could not be put together from the fields.
@@ -126,6 +130,7 @@ impl Quarantined {
         Self {
             position: message.position.clone(),
             reason,
+            record_key: message.record_key.clone(),
             fields: message.fields.clone(),
             body: message.body.clone(),
         }
@@ -157,6 +162,7 @@ mod tests {
                 transport: "test",
                 id: "1".to_owned(),
             },
+            record_key: None,
             fields: vec![field("Idempotency-Key", "k1"), field("other", "x")],
             body: None,
             key_field: "idempotency-key",
@@ -176,6 +182,7 @@ mod tests {
                 partition: 3,
                 offset: 7,
             },
+            record_key: None,
             fields: vec![(Bytes::from("idempotency-key"), Bytes::from("hush"))],
             body: Some(Bytes::from("hush")),
             key_field: "idempotency-key",

@@ -14,9 +14,17 @@
 
 mod config;
 mod flow;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod message;
 mod meters;
+#[cfg(feature = "redis-streams")]
+mod redis_streams;
 
 pub use config::{ConsumeConfig, ConsumerError, ConsumerErrorKind, Signatures, Start};
 pub use flow::{Flow, Settled};
+#[cfg(feature = "kafka")]
+pub use kafka::{KafkaConsumer, KafkaConsumerConfig};
 pub use message::{Arrived, Position, QuarantineError, Quarantined};
+#[cfg(feature = "redis-streams")]
+pub use redis_streams::{RedisStreamsConsumer, RedisStreamsConsumerConfig};
