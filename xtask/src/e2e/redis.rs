@@ -18,6 +18,9 @@ const URL: &str = "IDEMP_E2E_REDIS";
 /// The server's program, with which tests start servers of their own.
 const SERVER: &str = "IDEMP_E2E_REDIS_SERVER";
 
+/// Every program that is there, as in `PATH`, for tests that want to run on all of them.
+const SERVERS: &str = "IDEMP_E2E_REDIS_SERVERS";
+
 /// A server where tests may use the logical databases 1 to 15.
 pub(super) fn start(setup: &Setup) -> anyhow::Result<Provided> {
     match std::env::var(URL) {
@@ -66,6 +69,39 @@ fn own(setup: &Setup) -> anyhow::Result<Provided> {
     })
 }
 
+/// Every program that is there, to start servers with: installed ones, and the one in the wheel where that can be had.
+pub(super) fn programs(setup: &Setup) -> anyhow::Result<Provided> {
+    let mut programs = vec![server(setup)?];
+    let others = ["redis-server", "valkey-server"].into_iter().filter_map(installed_as);
+    for program in others.chain(from_wheel(setup).ok()) {
+        if !programs.contains(&program) {
+            programs.push(program);
+        }
+    }
+    let versions: Vec<String> = programs
+        .iter()
+        .map(|program| version_of_program(program))
+        .collect::<Result<_, _>>()?;
+    let joined = std::env::join_paths(&programs)?.into_string();
+    let joined = joined.map_err(|_| anyhow::anyhow!("the path of a server is not UTF-8"))?;
+    Ok(Provided {
+        version: versions.join(", "),
+        environment: vec![(SERVER, programs[0].display().to_string()), (SERVERS, joined)],
+        service: None,
+    })
+}
+
+/// "Redis 7.0.15" of "Redis server v=7.0.15 sha=...".
+fn version_of_program(program: &Path) -> anyhow::Result<String> {
+    let text = process::read(Command::new(program).arg("--version"))?;
+    let mut words = text.split(' ');
+    let name = words.next().unwrap_or_default();
+    let version = words
+        .find_map(|word| word.strip_prefix("v="))
+        .unwrap_or("of unknown version");
+    Ok(format!("{name} {version}"))
+}
+
 /// The program of an installed server, else of the one in the wheel.
 pub(super) fn server(setup: &Setup) -> anyhow::Result<PathBuf> {
     match installed() {
@@ -75,13 +111,14 @@ pub(super) fn server(setup: &Setup) -> anyhow::Result<PathBuf> {
 }
 
 fn installed() -> Option<PathBuf> {
+    ["redis-server", "valkey-server"].into_iter().find_map(installed_as)
+}
+
+fn installed_as(name: &str) -> Option<PathBuf> {
     let paths = std::env::var_os("PATH")?;
-    let found = |name: &str| {
-        std::env::split_paths(&paths)
-            .map(|dir| dir.join(name))
-            .find(|path| path.is_file())
-    };
-    ["redis-server", "valkey-server"].into_iter().find_map(found)
+    std::env::split_paths(&paths)
+        .map(|dir| dir.join(name))
+        .find(|path| path.is_file())
 }
 
 fn from_wheel(setup: &Setup) -> anyhow::Result<PathBuf> {

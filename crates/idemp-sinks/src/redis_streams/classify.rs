@@ -39,10 +39,12 @@ pub(super) const CODES: [(&str, ErrorClass); 23] = [
 ];
 
 /// What `ERR` means where it begins so.
-pub(super) const GENERAL: [(&str, ErrorClass); 7] = [
+pub(super) const GENERAL: [(&str, ErrorClass); 8] = [
     ("max number of clients", Transient),
     ("unknown command", RejectsConfiguration),
     ("operation not permitted", RejectsConfiguration),
+    // Who has not logged in may send no more than ten words.
+    ("Protocol error: unauthenticated", RejectsConfiguration),
     ("DB index", RejectsConfiguration),
     ("This instance has cluster support disabled", RejectsConfiguration),
     ("The stream has exhausted", RejectsConfiguration),
@@ -70,8 +72,13 @@ pub(super) fn answered(error: &RedisError, cluster: bool) -> Judged {
     Judged {
         failure: told(class, code, error),
         // A server that was demoted answers so for ever; a cluster that was resharded, until its map is read again;
-        // and a login that is known by now is used by new connections alone.
-        renew: matches!(code, "READONLY" | "NOAUTH") || cluster && (moved || code == "CLUSTERDOWN"),
+        // a login that is known by now is used by new connections alone; and after an error of the protocol the
+        // server closes the connection.
+        renew: matches!(code, "READONLY" | "NOAUTH")
+            || cluster && (moved || code == "CLUSTERDOWN")
+            || error
+                .detail()
+                .is_some_and(|detail| detail.starts_with("Protocol error")),
     }
 }
 
@@ -231,6 +238,12 @@ mod tests {
                 false,
             ),
             ("ERR operation not permitted", RejectsConfiguration, false),
+            (
+                "ERR Protocol error: unauthenticated multibulk length",
+                RejectsConfiguration,
+                true,
+            ),
+            ("ERR Protocol error: invalid bulk length", RejectsEvent, true),
             ("ERR DB index is out of range", RejectsConfiguration, false),
             (
                 "ERR The stream has exhausted the last possible ID",

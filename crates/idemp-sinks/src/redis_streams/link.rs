@@ -195,7 +195,10 @@ impl RedisClient {
             if let Some(certificates) = certificates.clone() {
                 builder = builder.certs(certificates);
             }
-            return builder.build().map(|client| Self::Cluster(Box::new(client))).map_err(unfit);
+            return builder
+                .build()
+                .map(|client| Self::Cluster(Box::new(client)))
+                .map_err(unfit);
         }
         let server = servers
             .into_iter()
@@ -219,8 +222,13 @@ impl RedisClient {
                     .set_connection_timeout(Some(timeout))
                     .set_response_timeout(None)
                     .set_pipeline_buffer_size(QUEUE);
-                let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-                Ok(Connection::Single(connection))
+                let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+                // Without a login the server would find fault with the length of XADD, and say nothing of the login.
+                let pong = connection.send_packed_command(&redis::cmd("PING")).await?;
+                match pong.extract_error() {
+                    Err(error) if error.code() == Some("NOAUTH") => Err(error),
+                    _ => Ok(Connection::Single(connection)),
+                }
             }
             Self::Cluster(client) => client.get_async_connection().await.map(Connection::Cluster),
         }

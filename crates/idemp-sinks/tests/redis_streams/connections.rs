@@ -112,9 +112,12 @@ async fn a_link_that_is_dead_before_it_stands_delivers_nothing() {
 
 #[tokio::test]
 async fn nobody_listens() {
-    let server = Server::start(&[Reply::Id]).await;
-    let sink = sink(&server);
-    drop(server);
+    let free = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let config = RedisStreamsConfig::new(format!("redis://{free}"), "s", Secret::new("s").unwrap());
+    let sink = RedisStreamsSink::new(config).unwrap();
     let failure = failure(deliver(&sink, AMPLE).await);
     assert_eq!(
         (failure.cause, failure.maybe_delivered),
