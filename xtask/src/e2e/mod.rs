@@ -2,6 +2,8 @@
 //!
 //! A new service is a module with a `start` function and a [`Need`]; a new suite is a row in [`SUITES`].
 
+mod kafka;
+mod ministack;
 mod postgres;
 mod python;
 mod redis;
@@ -44,6 +46,26 @@ const SUITES: &[Suite] = &[
         programs: &["claims"],
         needs: &[PYTHON, REDIS, POSTGRES],
     },
+    Suite {
+        name: "kafka",
+        programs: &["kafka"],
+        needs: &[KAFKA],
+    },
+    Suite {
+        name: "redis",
+        programs: &["redis"],
+        needs: &[PYTHON, REDIS_PROGRAMS],
+    },
+    Suite {
+        name: "dead-letters",
+        programs: &["dead_letters"],
+        needs: &[REDIS_PROGRAMS],
+    },
+    Suite {
+        name: "sns",
+        programs: &["sns"],
+        needs: &[SNS],
+    },
 ];
 
 /// Something outside this repository that a suite needs.
@@ -56,13 +78,30 @@ const PYTHON: Need = Need {
     name: "python",
     start: python::start,
 };
+const KAFKA: Need = Need {
+    name: "kafka",
+    start: kafka::start,
+};
 const POSTGRES: Need = Need {
     name: "postgres",
     start: postgres::start,
 };
+const S3: Need = Need {
+    name: "s3",
+    start: ministack::s3,
+};
+const SNS: Need = Need {
+    name: "sns",
+    start: ministack::sns,
+};
 const REDIS: Need = Need {
     name: "redis",
     start: redis::start,
+};
+
+const REDIS_PROGRAMS: Need = Need {
+    name: "redis programs",
+    start: redis::programs,
 };
 
 /// A need that is met.
@@ -137,6 +176,7 @@ pub(crate) fn make_environments() -> anyhow::Result<()> {
     let setup = Setup::new(&metadata::members()?);
     python::start(&setup)?;
     redis::server(&setup)?;
+    ministack::sns(&setup)?;
     Ok(())
 }
 
