@@ -78,6 +78,8 @@ const TABLE: &[(RDKafkaErrorCode, Meaning)] = {
         (Code::DestroyBroker, Is(Transient)),
         (Code::Retry, Is(Transient)),
         (Code::PurgeQueue, Is(Transient)),
+        // Another message of the request was refused.
+        (Code::InvalidDifferentRecord, Is(Transient)),
 
         (Code::MessageTimedOut, AsPersisted),
         (Code::BrokerTransportFailure, AsPersisted),
@@ -117,6 +119,12 @@ pub(super) fn breaks_producer(code: RDKafkaErrorCode) -> bool {
 pub(super) fn may_have_a_cause(code: RDKafkaErrorCode) -> bool {
     use RDKafkaErrorCode::{PurgeInflight, PurgeQueue};
     breaks_producer(code) || matches!(code, PurgeQueue | PurgeInflight)
+}
+
+/// Whether the message may have been refused for the sake of another one in its request.
+pub(super) fn may_be_anothers_fault(report: &Report) -> bool {
+    let is_refused = matches!(meaning(report.code), Meaning::Is(ErrorClass::RejectsEvent));
+    (is_refused || report.code == RDKafkaErrorCode::InvalidDifferentRecord) && report.persisted == Persisted::No
 }
 
 /// What the delivery report of a message says. `cause` is what broke the producer, if it is broken, and

@@ -16,6 +16,9 @@
 //! | no room in the queue for as long as a report could still come in time | `QueueFull`, pushed back |
 //! | the producer broke (`OutOfOrderSequenceNumber`, `Fatal` and the like) | `ambiguous`; the next attempt has a new producer |
 //!
+//! A broker refuses a request as a whole, so that one event that is too large would take others with it. Hence a refused
+//! message is sent once more, in a request of its own, within the same attempt; only then is the refusal believed.
+//!
 //! An attempt that is made again has a new sequence number: if the one before arrived after all, the topic holds the
 //! event twice, under one `idempotency-key`.
 
@@ -26,12 +29,13 @@ mod producer;
 mod report;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use idemp_core::headers::lower;
 use idemp_core::{Attempt, Detail, ErrorClass, Failure, Message, Outcome, Signer, Sink};
+use rdkafka::config::ClientConfig;
 use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::message::{Header, OwnedHeaders};
 use tokio::time::{Instant, sleep, timeout_at};
@@ -55,7 +59,9 @@ pub struct KafkaSink {
     policy_violation: ErrorClass,
     message_timeout: Duration,
     shared: Arc<Shared>,
+    settings: ClientConfig,
     producers: Producers,
+    alone: OnceLock<Option<Producers>>,
 }
 
 impl KafkaSink {
@@ -69,8 +75,8 @@ impl KafkaSink {
     pub fn new(config: KafkaConfig) -> Result<Self, KafkaError> {
         let settings = config.checked()?;
         let (shared, message_timeout) = (Arc::<Shared>::default(), config.message_timeout());
-        let producers =
-            Producers::new(settings, Arc::clone(&shared), message_timeout).map_err(|error| config.refused(&error))?;
+        let producers = Producers::new(settings.clone(), Arc::clone(&shared), message_timeout)
+            .map_err(|error| config.refused(&error))?;
         Ok(Self {
             signer: Signer::new(&config.secret),
             brokers: config.brokers,
@@ -78,12 +84,41 @@ impl KafkaSink {
             policy_violation: config.policy_violation,
             message_timeout,
             shared,
+            settings,
             producers,
+            alone: OnceLock::new(),
         })
     }
 
+    /// The producer whose requests hold one message each, made when it is first needed.
+    fn alone(&self) -> Option<&Producers> {
+        let make = || {
+            let mut settings = self.settings.clone();
+            settings.set("batch.num.messages", "1");
+            Producers::new(settings, Arc::clone(&self.shared), self.message_timeout).ok()
+        };
+        self.alone.get_or_init(make).as_ref()
+    }
+
+    /// Sends the message, and waits for its report.
+    async fn send(&self, producers: &Producers, message: &Message, deadline: Instant) -> Result<Ended, Failure> {
+        let Queued { generation, report } = self.queue(producers, message, deadline).await?;
+        let report = match timeout_at(deadline, report).await {
+            Ok(Ok(report)) => report,
+            // librdkafka reports on every message, so this has no cause that is known.
+            Ok(Err(_no_report)) => return Err(unreported("the producer went away without a report")),
+            Err(_elapsed) => return Err(unreported("no delivery report before the end of the attempt")),
+        };
+        let may_be_broken = classify::may_have_a_cause(report.code);
+        let cause = may_be_broken.then(|| producers.broken_by(generation)).flatten();
+        if cause.is_some() || classify::breaks_producer(report.code) {
+            producers.replace(generation);
+        }
+        Ok(Ended { report, cause })
+    }
+
     /// Puts the message into the queue, waiting for room for as long as a report can still come in time.
-    async fn queue(&self, message: &Message, deadline: Instant) -> Result<Queued, Failure> {
+    async fn queue(&self, producers: &Producers, message: &Message, deadline: Instant) -> Result<Queued, Failure> {
         let signature = self.signer.header(message.body());
         let until = deadline.checked_sub(self.message_timeout).unwrap_or(deadline);
         let mut replaced = false;
@@ -94,40 +129,30 @@ impl KafkaSink {
                 body: message.body(),
                 headers: headers(message, signature.as_str()),
             };
-            let (generation, code) = match self.producers.queue(record) {
+            let (generation, code) = match producers.queue(record) {
                 Ok(queued) => return Ok(queued),
                 Err(NotQueued::Closed) => return Err(not_sent("the sink is closed")),
                 Err(NotQueued::Refused(generation, code)) => (generation, code),
             };
-            let may_go_on = match code {
-                RDKafkaErrorCode::QueueFull => {
-                    let go_on = Instant::now() < until;
-                    if go_on {
-                        sleep(LOOK_FOR_ROOM_EVERY).await;
-                    }
-                    go_on
-                }
-                code if classify::breaks_producer(code) => {
-                    // Another producer may take it, but not one after the other.
-                    self.producers.replace(generation) && !std::mem::replace(&mut replaced, true)
-                }
-                _ => false,
-            };
-            if !may_go_on {
-                let cause = self.producers.broken_by(generation);
-                return Err(classify::not_queued(cause.unwrap_or(code), self.shared.trouble()));
+            if code == RDKafkaErrorCode::QueueFull && Instant::now() < until {
+                sleep(LOOK_FOR_ROOM_EVERY).await;
+                continue;
             }
+            // Another producer may take it, but not one after the other.
+            if classify::breaks_producer(code) && producers.replace(generation) && !replaced {
+                replaced = true;
+                continue;
+            }
+            let cause = producers.broken_by(generation);
+            return Err(classify::not_queued(cause.unwrap_or(code), self.shared.trouble()));
         }
     }
+}
 
-    fn settle(&self, report: &Report, generation: producer::Generation) -> Outcome {
-        let may_be_broken = classify::may_have_a_cause(report.code);
-        let cause = may_be_broken.then(|| self.producers.broken_by(generation)).flatten();
-        if cause.is_some() || classify::breaks_producer(report.code) {
-            self.producers.replace(generation);
-        }
-        classify::reported(report, cause, self.policy_violation)
-    }
+/// How a message ended, and what broke its producer, if anything did.
+struct Ended {
+    report: Report,
+    cause: Option<RDKafkaErrorCode>,
 }
 
 #[async_trait]
@@ -137,22 +162,27 @@ impl Sink for KafkaSink {
         if deadline <= Instant::now() {
             return not_sent("the attempt was over before it began").into();
         }
-        let Queued { generation, report } = match self.queue(message, deadline).await {
-            Ok(queued) => queued,
-            Err(failure) => return failure.into(),
-        };
-        match timeout_at(deadline, report).await {
-            Ok(Ok(report)) => self.settle(&report, generation),
-            // librdkafka reports on every message, so this has no cause that is known.
-            Ok(Err(_no_report)) => unreported("the producer went away without a report").into(),
-            Err(_elapsed) => unreported("no delivery report before the end of the attempt").into(),
+        let mut ended = self.send(&self.producers, message, deadline).await;
+        // A broker refuses a request as a whole. Nothing of it was written.
+        if let Ok(Ended { report, .. }) = &ended
+            && classify::may_be_anothers_fault(report)
+            && let Some(alone) = self.alone()
+        {
+            ended = self.send(alone, message, deadline).await;
+        }
+        match ended {
+            Ok(Ended { report, cause }) => classify::reported(&report, cause, self.policy_violation),
+            Err(failure) => failure.into(),
         }
     }
 
     /// Waits until every message in the producer has its report, at most as long as one may take, and a second; what is
     /// left then is purged.
     async fn close(&self) {
-        let retiring = self.producers.close();
+        let mut retiring = self.producers.close();
+        if let Some(Some(alone)) = self.alone.get() {
+            retiring.extend(alone.close());
+        }
         let join = move || retiring.into_iter().for_each(|thread| drop(thread.join()));
         // It fails only when the runtime is being shut down; the threads end by themselves then.
         let _ = tokio::task::spawn_blocking(join).await;

@@ -1,7 +1,7 @@
 //! Errors that brokers answer with. Those that librdkafka takes care of by itself never come up to an attempt.
 
 use idemp_core::ErrorClass::{self, Ambiguous, PushBack, RejectsConfiguration, RejectsEvent, Transient};
-use idemp_core::Outcome;
+use idemp_core::{Outcome, Sink};
 use idemp_sinks::kafka::{KafkaConfig, KafkaSink};
 use rdkafka::mocking::MockCluster;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Answer};
@@ -9,29 +9,30 @@ use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Answer};
 use crate::{DELIVERED, SHORT, TOPIC, assert_failed, cluster, config, count, deliver, short_sink, sink};
 
 #[tokio::test]
-async fn what_a_broker_refuses_is_of_its_class_and_the_next_event_goes_through() {
-    let cases: [(Answer, ErrorClass, &str); 12] = [
-        (
-            Answer::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE,
-            RejectsEvent,
-            "MessageSizeTooLarge",
-        ),
-        (Answer::RD_KAFKA_RESP_ERR_INVALID_RECORD, RejectsEvent, "InvalidRecord"),
-        (
-            Answer::RD_KAFKA_RESP_ERR_INVALID_MSG_SIZE,
-            RejectsEvent,
-            "InvalidMessageSize",
-        ),
-        (
-            Answer::RD_KAFKA_RESP_ERR_RECORD_LIST_TOO_LARGE,
-            RejectsEvent,
-            "MessageBatchTooLarge",
-        ),
-        (
-            Answer::RD_KAFKA_RESP_ERR_INVALID_TIMESTAMP,
-            RejectsEvent,
-            "InvalidTimestamp",
-        ),
+async fn an_event_is_refused_only_by_a_request_of_its_own() {
+    for (answer, code) in [
+        (Answer::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE, "MessageSizeTooLarge"),
+        (Answer::RD_KAFKA_RESP_ERR_INVALID_RECORD, "InvalidRecord"),
+        (Answer::RD_KAFKA_RESP_ERR_INVALID_MSG_SIZE, "InvalidMessageSize"),
+        (Answer::RD_KAFKA_RESP_ERR_RECORD_LIST_TOO_LARGE, "MessageBatchTooLarge"),
+        (Answer::RD_KAFKA_RESP_ERR_INVALID_TIMESTAMP, "InvalidTimestamp"),
+    ] {
+        let cluster = cluster();
+        let sink = sink(&cluster);
+        // It may have been the fault of another message in the request.
+        cluster.request_errors(RDKafkaApiKey::Produce, &[answer]);
+        assert_eq!(deliver(&sink).await, DELIVERED, "{code} once");
+        cluster.request_errors(RDKafkaApiKey::Produce, &[answer; 2]);
+        assert_failed(deliver(&sink).await, RejectsEvent, code);
+        assert_eq!(deliver(&sink).await, DELIVERED, "after {code}");
+        assert_eq!(count(&cluster), 2, "{code}");
+        Sink::close(&sink).await;
+    }
+}
+
+#[tokio::test]
+async fn what_a_broker_answers_is_of_its_class_and_the_next_event_goes_through() {
+    let cases: [(Answer, ErrorClass, &str); 7] = [
         (
             Answer::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED,
             RejectsConfiguration,
@@ -127,7 +128,7 @@ async fn an_event_that_is_too_large_for_the_client_is_refused() {
     let large = idemp_core::Run::new()
         .event(idemp_core::EventType::TOOL_END, &"x".repeat(1000))
         .unwrap();
-    let outcome = idemp_core::Sink::deliver(&sink, &large, crate::attempt(crate::AMPLE)).await;
+    let outcome = Sink::deliver(&sink, &large, crate::attempt(crate::AMPLE)).await;
     assert_failed(outcome, RejectsEvent, "MessageSizeTooLarge");
     assert_eq!(deliver(&sink).await, DELIVERED);
     assert_eq!(count(&cluster), 1);
