@@ -70,13 +70,16 @@ impl Failure {
     }
 }
 
-/// An error with what is behind it.
+/// An error with what is behind it. What a library's error says already of its source is not said again.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(error) = next {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
         next = error.source();
     }
     text
@@ -140,6 +143,13 @@ mod tests {
         let outer = io::Error::other(SmallError(inner));
         let failure = Failure::failed("cannot write to out.jsonl").because(&outer);
         assert_eq!(failure.text, "cannot write to out.jsonl: small: disk on fire");
+    }
+
+    #[test]
+    fn what_is_said_already_is_not_said_again() {
+        let inner = io::Error::other("disk on fire");
+        let outer = io::Error::other(SmallError(io::Error::other(inner)));
+        assert_eq!(chain(&outer), "small: disk on fire");
     }
 
     #[derive(Debug)]

@@ -10,10 +10,13 @@ const VARIABLE: &str = "IDEMP_LOG";
 
 /// Starts logging for the rest of the process, from `default` on unless the variable says otherwise.
 pub(crate) fn start(default: LevelFilter) {
-    let filter = EnvFilter::builder()
-        .with_default_directive(default.into())
-        .with_env_var(VARIABLE)
-        .from_env_lossy();
+    let asked = std::env::var(VARIABLE).unwrap_or_default();
+    let filter = EnvFilter::builder().with_default_directive(default.into());
+    let filter = match asked.as_str() {
+        // Every place where there are no credentials is a warning there; that there are none at all is our error.
+        "" => filter.parse_lossy(format!("{default},aws_config=error")),
+        asked => filter.parse_lossy(asked),
+    };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

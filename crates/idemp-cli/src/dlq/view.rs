@@ -112,7 +112,7 @@ pub(crate) fn line(head: &Letterhead) -> String {
 }
 
 fn row(dead_at: &str, reason: &str, sink: &str, tries: &str, last: &str, key: &str) -> String {
-    format!("{dead_at:<20}  {reason:<26}  {sink:<10}  {tries:>5}  {last:<7}  {key}\n")
+    format!("{dead_at:<20}  {reason:<26}  {sink:<13}  {tries:>5}  {last:<7}  {key}\n")
 }
 
 /// All of one letter, but for the body.

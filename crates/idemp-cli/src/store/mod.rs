@@ -59,8 +59,11 @@ impl fmt::Display for StoreArg {
         match self {
             Self::Memory => f.write_str("memory:"),
             Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
-            // Without the options, which may name where secrets lie.
-            Self::Remote(address) => write!(f, "{}://{}", address.scheme, address.place),
+            // Without what may be secret: the user before the host, and the options.
+            Self::Remote(address) => {
+                let place = address.place.rsplit('@').next().unwrap_or_default();
+                write!(f, "{}://{place}", address.scheme)
+            }
         }
     }
 }
@@ -263,6 +266,8 @@ mod tests {
             let store = StoreArg::parse(text).unwrap();
             assert_eq!(store.to_string(), text.split('?').next().unwrap());
         }
+        let store = StoreArg::parse("redis://me:hunter2@h:6379/0?stream=s").unwrap();
+        assert_eq!(store.to_string(), "redis://h:6379/0");
         for text in [
             "", "sqlite:", "sqlite", "a.db", "memory:x", "s3", "http://h", "SQLITE:a",
         ] {
