@@ -1,30 +1,29 @@
 //! What both readers write into: canonical scalars in the order in which they come, and a list of what to reorder.
 //!
-//! As long as the keys of every object come sorted, the draft is the result. Otherwise one last pass copies it in the right
-//! order. So nothing is copied more than once, however deep it lies.
+//! As long as the keys of every object come sorted, the draft is the result. A small object whose keys do not is brought
+//! into order when it ends; the others in one last pass, which copies everything once, however deep it lies. So a byte is
+//! moved at most as often as small objects can lie in each other.
 
 use std::fmt;
 
 use super::MAX_DEPTH;
 use super::error::{CanonicalError, Problem};
-use super::order::{self, Entry, Key, Unsorted};
+use super::order::{self, Entry, Key, SEPARATOR, Unsorted};
 use super::string;
 
-/// Room made for keys at first.
-const TYPICAL_KEYS: usize = 32;
+/// Room made for entries of open objects at first. Allocators are fastest for less than a kibibyte.
+const TYPICAL_ENTRIES: usize = 24;
 
-/// Room made for objects that are to be reordered, when there is one.
-const TYPICAL_UNSORTED: usize = 8;
-
-const SEPARATOR: &[u8] = b", ";
+/// An object of at most this many bytes is reordered when it ends: it is in the cache, and needs no bookkeeping.
+const SMALL: usize = 1024;
 
 pub(super) struct Draft<'o> {
     /// The draft stands after what the caller had in it.
     pub(super) out: &'o mut Vec<u8>,
     depth: usize,
-    /// Keys of the objects that are open, the innermost object's last.
-    keys: Vec<Key>,
-    /// Objects that are to be reordered, in the order in which they end.
+    /// Entries of the objects that are open, the innermost object's last.
+    open: Vec<Entry>,
+    /// Objects that are to be reordered at last, in the order in which they end.
     unsorted: Vec<Unsorted>,
     /// Their entries.
     entries: Vec<Entry>,
@@ -33,7 +32,7 @@ pub(super) struct Draft<'o> {
 /// An object that is being written.
 pub(super) struct Object {
     start: usize,
-    first_key: usize,
+    first_entry: usize,
     unsorted_before: usize,
     sorted: bool,
 }
@@ -43,7 +42,7 @@ impl<'o> Draft<'o> {
         Self {
             out,
             depth: 0,
-            keys: Vec::with_capacity(TYPICAL_KEYS),
+            open: Vec::with_capacity(TYPICAL_ENTRIES),
             unsorted: Vec::new(),
             entries: Vec::new(),
         }
@@ -87,7 +86,7 @@ impl<'o> Draft<'o> {
         self.out.push(b'{');
         Ok(Object {
             start,
-            first_key: self.keys.len(),
+            first_entry: self.open.len(),
             unsorted_before: self.unsorted.len(),
             sorted: true,
         })
@@ -95,10 +94,11 @@ impl<'o> Draft<'o> {
 
     /// Writes a key; its value must follow.
     pub(super) fn key(&mut self, object: &mut Object, text: &str) {
+        let prefix = order::prefix(text.as_bytes());
         self.out.reserve(text.len() + 6);
         let start = self.begin_key(object);
         let escaped = string::write_inner(self.out, text);
-        self.end_key(object, start, escaped, order::prefix(text.as_bytes()));
+        self.end_key(object, start, escaped, prefix);
     }
 
     /// Writes a key without anything to escape.
@@ -123,8 +123,9 @@ impl<'o> Draft<'o> {
     }
 
     /// Writes what stands before the inside of a key, and says where the key starts.
+    #[inline]
     fn begin_key(&mut self, object: &Object) -> usize {
-        if self.keys.len() == object.first_key {
+        if self.open.len() == object.first_entry {
             self.out.push(b'"');
         } else {
             self.out.extend_from_slice(b", \"");
@@ -132,6 +133,7 @@ impl<'o> Draft<'o> {
         self.out.len() - 1
     }
 
+    #[inline]
     fn end_key(&mut self, object: &mut Object, start: usize, escaped: bool, prefix: u64) {
         let key = Key {
             start,
@@ -139,13 +141,13 @@ impl<'o> Draft<'o> {
             escaped,
             prefix,
         };
-        if object.sorted && self.keys.len() > object.first_key {
+        if object.sorted && self.open.len() > object.first_entry {
             object.sorted = self
-                .keys
+                .open
                 .last()
-                .is_none_or(|last| order::compare(self.out, last, &key).is_lt());
+                .is_none_or(|last| order::compare(self.out, &last.key, &key).is_lt());
         }
-        self.keys.push(key);
+        self.open.push(Entry { key, end: 0 });
         self.out.extend_from_slice(b"\": ");
     }
 
@@ -153,9 +155,9 @@ impl<'o> Draft<'o> {
         self.depth -= 1;
         self.out.push(b'}');
         if !object.sorted {
-            self.note_unsorted(object);
+            self.sort(object);
         }
-        self.keys.truncate(object.first_key);
+        self.open.truncate(object.first_entry);
     }
 
     /// Brings the draft into its final order.
@@ -173,21 +175,22 @@ impl<'o> Draft<'o> {
         Ok(())
     }
 
+    /// Reorders a small object; notes another one for later.
     #[inline(never)]
-    fn note_unsorted(&mut self, object: &Object) {
-        if self.unsorted.is_empty() {
-            self.unsorted.reserve(TYPICAL_UNSORTED);
-            self.entries.reserve(TYPICAL_KEYS);
+    fn sort(&mut self, object: &Object) {
+        let entries = &mut self.open[object.first_entry..];
+        let mut end = self.out.len() - 1;
+        for entry in entries.iter_mut().rev() {
+            entry.end = end;
+            end = entry.key.start.saturating_sub(SEPARATOR.len());
+        }
+        let entries = order::sort(self.out, entries);
+        if self.out.len() - object.start <= SMALL {
+            order::rewrite(self.out, object.start, entries);
+            return;
         }
         let first = self.entries.len();
-        let keys = &self.keys[object.first_key..];
-        let ends = keys[1..]
-            .iter()
-            .map(|next| next.start - SEPARATOR.len())
-            .chain([self.out.len() - 1]);
-        self.entries
-            .extend(keys.iter().zip(ends).map(|(&key, end)| Entry { key, end }));
-        order::sort(self.out, &mut self.entries, first);
+        self.entries.extend_from_slice(entries);
         self.unsorted.push(Unsorted {
             place: object.start..self.out.len(),
             entries: first..self.entries.len(),
@@ -216,8 +219,8 @@ fn unprintable(_: fmt::Error) -> CanonicalError {
 
 #[cfg(test)]
 mod tests {
-    use super::Draft;
-    use crate::canonical::{MAX_DEPTH, text};
+    use super::{Draft, SMALL};
+    use crate::canonical::{MAX_DEPTH, from_json, text};
 
     /// Pieces and bytes that the last pass copies for a JSON text, and the length of the draft.
     fn work(json: &str) -> (usize, usize, usize) {
@@ -233,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_is_copied_once_however_deep_it_lies() {
+    fn the_last_pass_copies_every_byte_once_however_deep_it_lies() {
         let body = "x".repeat(1 << 20);
         for depth in [1, 16, MAX_DEPTH] {
             let json = format!(r#"{}"{body}"{}"#, r#"{"b": 0, "a": "#.repeat(depth), "}".repeat(depth));
@@ -245,10 +248,14 @@ mod tests {
 
     #[test]
     fn work_grows_with_the_number_of_entries() {
-        // Unsorted objects side by side, each with sorted ones in it.
-        let one = r#"{"z": {"a": 1, "b": 2}, "y": [{"a": 1}, {"d": 1, "c": 2}], "x": 3}"#;
-        let many = |count: usize| format!("[{}]", vec![one; count].join(", "));
+        // Large unsorted objects side by side, each with others in it.
+        let body = "x".repeat(SMALL);
+        let one = format!(
+            r#"{{"z": {{"a": 1, "b": 2}}, "y": [{{"a": 1}}, {{"d": 1, "c": "{body}"}}, {{"f": 1, "e": 2}}], "x": 3}}"#
+        );
+        let many = |count: usize| format!("[{}]", vec![one.as_str(); count].join(", "));
         let (pieces, ..) = work(&many(1));
+        assert!(pieces > 10);
         for count in [10, 1_000] {
             let (more, bytes, len) = work(&many(count));
             assert_eq!(bytes, len);
@@ -261,7 +268,28 @@ mod tests {
 
     #[test]
     fn replaced_values_are_not_copied() {
-        let (_, bytes, _) = work(r#"{"a": {"c": 1, "b": [1, 2, 3]}, "a": 0}"#);
+        let body = "x".repeat(SMALL);
+        let (_, bytes, len) = work(&format!(r#"{{"a": {{"c": 1, "b": "{body}"}}, "a": 0}}"#));
+        assert!(len > SMALL);
         assert_eq!(bytes, r#"{"a": 0}"#.len());
+    }
+
+    #[test]
+    fn small_and_large_objects_in_each_other() {
+        let text =
+            r#"[{"b": "<1>", "a": {"d": {"f": "<2>", "e": [{"h": "<3>", "g": 0, "h": "<4>"}], "é": 0}, "c": 0}}, {}]"#;
+        let expected =
+            r#"[{"a": {"c": 0, "d": {"e": [{"g": 0, "h": "<4>"}], "f": "<2>", "\u00e9": 0}}, "b": "<1>"}, {}]"#;
+        // Each string is short or long.
+        for long in 0..1 << 4 {
+            let fill = |template: &str| {
+                (1..=4).fold(template.to_owned(), |filled, number| {
+                    let body = "x".repeat(if long >> (number - 1) & 1 == 1 { SMALL } else { 1 });
+                    filled.replace(&format!("<{number}>"), &body)
+                })
+            };
+            let made = from_json(fill(text).as_bytes()).unwrap();
+            assert_eq!(String::from_utf8(made).unwrap(), fill(expected), "{long:04b}");
+        }
     }
 }

@@ -7,6 +7,9 @@ use std::ops::Range;
 
 use super::string;
 
+/// What stands between two entries or elements.
+pub(super) const SEPARATOR: &[u8] = b", ";
+
 /// A key in the output, with its quotes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Key {
@@ -22,6 +25,7 @@ pub(super) struct Key {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) key: Key,
+    /// Where the value ends. Only known when the object has ended.
     pub(super) end: usize,
 }
 
@@ -37,11 +41,19 @@ pub(super) struct Unsorted {
 }
 
 /// Compares two keys of `out` by code point.
+#[inline]
 pub(super) fn compare(out: &[u8], left: &Key, right: &Key) -> Ordering {
-    let escaped = left.escaped | right.escaped;
-    if !escaped && left.prefix != right.prefix {
-        return left.prefix.cmp(&right.prefix);
+    if left.prefix != right.prefix && !left.escaped && !right.escaped {
+        left.prefix.cmp(&right.prefix)
+    } else {
+        compare_all(out, left, right)
     }
+}
+
+/// As [`compare`], for keys that their prefixes do not tell apart.
+#[inline(never)]
+fn compare_all(out: &[u8], left: &Key, right: &Key) -> Ordering {
+    let escaped = left.escaped | right.escaped;
     let [left, right] = [left, right].map(|key| &out[key.start + 1..key.end - 1]);
     if escaped {
         code_points(left).cmp(code_points(right))
@@ -55,22 +67,48 @@ pub(super) fn prefix(text: &[u8]) -> u64 {
     string::start_of(text).swap_bytes()
 }
 
-/// Sorts the entries of one object by key and keeps the last of equal keys, from `first` to the end of `entries`.
-pub(super) fn sort(out: &[u8], entries: &mut Vec<Entry>, first: usize) {
-    let object = &mut entries[first..];
-    object.sort_unstable_by(|a, b| compare(out, &a.key, &b.key).then(a.key.start.cmp(&b.key.start)));
+/// Sorts the entries of one object by key, and gives those that stay: the last of equal keys.
+pub(super) fn sort<'e>(out: &[u8], entries: &'e mut [Entry]) -> &'e [Entry] {
+    let mut unique = true;
+    entries.sort_unstable_by(|a, b| {
+        let by_key = compare(out, &a.key, &b.key);
+        unique &= by_key.is_ne();
+        by_key.then(a.key.start.cmp(&b.key.start))
+    });
+    // Keys that lie side by side in their order were compared, whatever way they were sorted.
+    if unique {
+        entries
+    } else {
+        without_replaced(out, entries)
+    }
+}
 
+fn without_replaced<'e>(out: &[u8], entries: &'e mut [Entry]) -> &'e [Entry] {
     let mut kept = 0;
-    for at in 0..object.len() {
-        let replaced = object
+    for at in 0..entries.len() {
+        let replaced = entries
             .get(at + 1)
-            .is_some_and(|next| compare(out, &object[at].key, &next.key).is_eq());
+            .is_some_and(|next| compare(out, &entries[at].key, &next.key).is_eq());
         if !replaced {
-            object[kept] = object[at];
+            entries[kept] = entries[at];
             kept += 1;
         }
     }
-    entries.truncate(first + kept);
+    &entries[..kept]
+}
+
+/// Writes the object that stands from `start` to the end of `out` anew, with these entries.
+pub(super) fn rewrite(out: &mut Vec<u8>, start: usize, entries: &[Entry]) {
+    let end = out.len();
+    out.reserve(end - start + SEPARATOR.len());
+    for entry in entries {
+        out.extend_from_within(entry.key.start..entry.end);
+        out.extend_from_slice(SEPARATOR);
+    }
+    let last = out.len() - SEPARATOR.len();
+    out[last] = b'}';
+    out.copy_within(end..=last, start + 1);
+    out.truncate(start + 1 + (last + 1 - end));
 }
 
 /// Gives the draft to `put`, piece by piece, with all objects sorted.
@@ -116,7 +154,7 @@ pub(super) fn emit<'d>(draft: &'d [u8], unsorted: &[Unsorted], entries: &[Entry]
                     continue;
                 };
                 if *begun {
-                    put(b", ");
+                    put(SEPARATOR);
                 }
                 *begun = true;
                 let objects = &unsorted[within.clone()];
