@@ -6,7 +6,7 @@ use anyhow::bail;
 
 use crate::cargo::{cargo, has_subcommand};
 use crate::metadata::{self, Metadata};
-use crate::{e2e, features, layers, process, table, tidy};
+use crate::{e2e, features, layers, lean, process, table, tidy};
 
 /// How a step ended, other than by an error.
 enum Done {
@@ -18,10 +18,11 @@ enum Done {
 type Check = fn(&Metadata) -> anyhow::Result<Done>;
 
 /// Quick ones first. The tests include those that drive the binary; `e2e` runs the suites that need services.
-const STEPS: [(&str, Check); 10] = [
+const STEPS: [(&str, Check); 11] = [
     ("format", format),
     ("layers", layer_edges),
     ("tidy", tidy_repository),
+    ("lean", lean_builds),
     ("licences", licences),
     ("clippy", clippy_workspace),
     ("clippy-alone", clippy_each_feature),
@@ -107,6 +108,11 @@ fn layer_edges(metadata: &Metadata) -> anyhow::Result<Done> {
 
 fn tidy_repository(metadata: &Metadata) -> anyhow::Result<Done> {
     tidy::check(metadata)?;
+    Ok(Done::Passed)
+}
+
+fn lean_builds(_: &Metadata) -> anyhow::Result<Done> {
+    lean::check()?;
     Ok(Done::Passed)
 }
 

@@ -12,6 +12,7 @@ mod ci;
 mod e2e;
 mod features;
 mod layers;
+mod lean;
 mod metadata;
 mod process;
 mod table;
