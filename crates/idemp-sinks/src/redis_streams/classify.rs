@@ -83,7 +83,7 @@ pub(super) fn answered(error: &RedisError, cluster: bool) -> Judged {
 }
 
 /// The facts behind an error while connecting: the event is surely not delivered.
-pub(super) fn connecting(error: &RedisError, tls: bool) -> Failure {
+pub(super) fn connecting(error: &RedisError) -> Failure {
     if error.kind() == ErrorKind::AuthenticationFailed {
         return Failure::code(RejectsConfiguration, "WRONGPASS")
             .with_detail(Detail::new("the server does not accept user name and password"));
@@ -94,17 +94,6 @@ pub(super) fn connecting(error: &RedisError, tls: bool) -> Failure {
             _ => Transient,
         };
         return told(class, code, error);
-    }
-    let text = error.to_string();
-    if text.contains("failed to lookup address") {
-        return with(Transport::Dns, "the server's host name does not resolve");
-    }
-    if tls
-        && ["certificate", "alert", "corrupt message", "handshake"]
-            .iter()
-            .any(|word| text.contains(word))
-    {
-        return Failure::transport(Transport::Tls).with_detail(Detail::new(&format!("TLS handshake failed: {text}")));
     }
     if error.is_connection_refusal() {
         return not_sent("connection refused");
@@ -328,13 +317,13 @@ mod tests {
     #[test]
     fn nothing_was_delivered_while_connecting() {
         for line in ["LOADING wait", "WHATEVER", "ERR something", "NOPERM this user may not"] {
-            assert!(!connecting(&error(line), false).maybe_delivered, "{line}");
+            assert!(!connecting(&error(line)).maybe_delivered, "{line}");
         }
         let dropped = RedisError::from(std::io::Error::from(std::io::ErrorKind::UnexpectedEof));
-        assert_eq!(connecting(&dropped, false).cause, Cause::Transport(Transport::Connect));
+        assert_eq!(connecting(&dropped).cause, Cause::Transport(Transport::Connect));
         let login = RedisError::from((redis::ErrorKind::AuthenticationFailed, "no"));
         assert_eq!(
-            connecting(&login, false).cause,
+            connecting(&login).cause,
             Failure::code(RejectsConfiguration, "WRONGPASS").cause
         );
     }

@@ -5,33 +5,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use idemp_core::Failure;
-use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::aio::ConnectionLike;
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::cluster_async::ClusterConnection;
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult,
-    TlsCertificates, Value,
-};
+use redis::{Cmd, ConnectionAddr, ConnectionInfo, RedisError, TlsCertificates, Value};
 use tokio::time::{Instant, timeout_at};
 
 use super::classify;
 use super::config::RedisStreamsConfig;
+use super::dial::{Dialed, Dialer};
 use super::error::{RedisStreamsError, RedisStreamsErrorKind as Kind};
 
 /// How many attempts may run out of time with no answer between them before the connection is given up.
 const SILENCE: u32 = 2;
-
-/// Commands that wait for the connection's task; whoever comes then waits for a place. What waits is written at once.
-const QUEUE: usize = 1024;
 
 /// The client waits for an answer for as long as the attempt does, and that is less.
 const FOR_EVER: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Connects when there is need, and hands the connection to everybody who sends.
 pub(super) struct Link {
-    client: RedisClient,
+    client: Client,
     pub(super) cluster: bool,
-    tls: bool,
     connect_timeout: Duration,
     state: Mutex<State>,
     /// Held by the one who connects.
@@ -53,30 +47,21 @@ pub(super) struct Line {
     silent: AtomicU32,
 }
 
-enum RedisClient {
-    Single(Box<Client>),
+enum Client {
+    Single(Box<Dialer>),
     Cluster(Box<ClusterClient>),
 }
 
-#[derive(Clone)]
 enum Connection {
-    Single(MultiplexedConnection),
+    Single(Dialed),
     Cluster(ClusterConnection),
 }
 
 impl Link {
     pub(super) fn new(config: &RedisStreamsConfig) -> Result<Self, RedisStreamsError> {
-        let servers = config.checked_servers()?;
-        let tls = servers
-            .iter()
-            .any(|server| matches!(server.addr(), ConnectionAddr::TcpTls { .. }));
-        if tls {
-            provide_ring();
-        }
         Ok(Self {
-            client: RedisClient::new(config, servers)?,
+            client: Client::new(config)?,
             cluster: config.cluster,
-            tls,
             connect_timeout: config.connect_timeout,
             state: Mutex::default(),
             connecting: tokio::sync::Mutex::new(()),
@@ -87,8 +72,8 @@ impl Link {
     pub(super) async fn line(&self, deadline: Instant) -> Result<Arc<Line>, Failure> {
         let before = {
             let state = self.state();
-            if let Some(line) = &state.line {
-                return Ok(Arc::clone(line));
+            if let Some(line) = state.usable() {
+                return Ok(line);
             }
             state.failures
         };
@@ -98,15 +83,15 @@ impl Link {
         {
             // Somebody else may have tried meanwhile.
             let state = self.state();
-            if let Some(line) = &state.line {
-                return Ok(Arc::clone(line));
+            if let Some(line) = state.usable() {
+                return Ok(line);
             }
             if let Some(failure) = state.last.as_ref().filter(|_| state.failures != before) {
                 return Err(failure.clone());
             }
         }
         let until = Instant::now() + self.connect_timeout;
-        let failure = match timeout_at(until.min(deadline), self.client.connect(self.connect_timeout)).await {
+        let failure = match timeout_at(until.min(deadline), self.client.connect()).await {
             Ok(Ok(connection)) => {
                 let line = Arc::new(Line {
                     connection,
@@ -115,7 +100,7 @@ impl Link {
                 self.state().line = Some(Arc::clone(&line));
                 return Ok(line);
             }
-            Ok(Err(error)) => classify::connecting(&error, self.tls),
+            Ok(Err(failure)) => failure,
             Err(_) => classify::not_sent("no connection within connect_timeout"),
         };
         // A try that its own attempt cut short says nothing to the others.
@@ -158,84 +143,82 @@ impl Link {
     }
 }
 
+impl State {
+    fn usable(&self) -> Option<Arc<Line>> {
+        let line = self.line.as_ref();
+        line.filter(|line| !line.has_ended()).map(Arc::clone)
+    }
+}
+
 impl Line {
+    fn has_ended(&self) -> bool {
+        match &self.connection {
+            Connection::Single(dialed) => dialed.has_ended(),
+            // It connects to its nodes by itself.
+            Connection::Cluster(_) => false,
+        }
+    }
+
     /// Sends one command and waits for its answer.
     pub(super) async fn send(&self, command: &Cmd) -> Result<Value, RedisError> {
-        let reply = match self.connection.clone() {
-            Connection::Single(mut single) => single.send_packed_command(command).await,
-            Connection::Cluster(mut cluster) => cluster.req_packed_command(command).await,
+        let reply = match &self.connection {
+            Connection::Single(dialed) => dialed.connection.clone().send_packed_command(command).await,
+            Connection::Cluster(cluster) => cluster.clone().req_packed_command(command).await,
         };
         reply.and_then(Value::extract_error)
     }
 }
 
-impl RedisClient {
-    fn new(config: &RedisStreamsConfig, servers: Vec<ConnectionInfo>) -> Result<Self, RedisStreamsError> {
-        let root_cert = (!config.root_certificates.is_empty()).then(|| config.root_certificates.clone());
-        let certificates = root_cert.map(|root_cert| TlsCertificates {
-            client_tls: None,
-            root_cert: Some(root_cert),
-        });
-        let unfit = |error: RedisError| {
-            let kind = if certificates.is_some() {
-                Kind::RootCertificates
-            } else {
-                Kind::Client
-            };
-            RedisStreamsError::new(kind, "the client could not be set up").with_source(error)
-        };
+impl Client {
+    fn new(config: &RedisStreamsConfig) -> Result<Self, RedisStreamsError> {
+        let servers = config.checked_servers()?;
         if config.cluster {
-            let tcp = servers.first().map(|server| server.tcp_settings().clone());
-            let mut builder = ClusterClientBuilder::new(servers)
-                // The schedule has one owner. The default is 16, also after a connection broke.
-                .retries(0)
-                .connection_timeout(config.connect_timeout)
-                .response_timeout(FOR_EVER);
-            builder = tcp.into_iter().fold(builder, ClusterClientBuilder::tcp_settings);
-            if let Some(certificates) = certificates.clone() {
-                builder = builder.certs(certificates);
-            }
-            return builder
-                .build()
-                .map(|client| Self::Cluster(Box::new(client)))
-                .map_err(unfit);
+            return cluster(config, servers).map(|client| Self::Cluster(Box::new(client)));
         }
         let server = servers
-            .into_iter()
-            .next()
+            .first()
             .ok_or_else(|| RedisStreamsError::new(Kind::Url, "is missing"))?;
-        match certificates.clone() {
-            Some(certificates) if matches!(server.addr(), ConnectionAddr::TcpTls { .. }) => {
-                Client::build_with_tls(server, certificates)
-            }
-            _ => server.into_connection_info().and_then(Client::open),
-        }
-        .map(|client| Self::Single(Box::new(client)))
-        .map_err(unfit)
+        Dialer::new(server, &config.root_certificates).map(|dialer| Self::Single(Box::new(dialer)))
     }
 
-    async fn connect(&self, timeout: Duration) -> RedisResult<Connection> {
+    async fn connect(&self) -> Result<Connection, Failure> {
         match self {
-            Self::Single(client) => {
-                // An attempt has its own limit, which covers the answer.
-                let config = AsyncConnectionConfig::new()
-                    .set_connection_timeout(Some(timeout))
-                    .set_response_timeout(None)
-                    .set_pipeline_buffer_size(QUEUE);
-                let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-                // Without a login the server would find fault with the length of XADD, and say nothing of the login.
-                let pong = connection.send_packed_command(&redis::cmd("PING")).await?;
-                match pong.extract_error() {
-                    Err(error) if error.code() == Some("NOAUTH") => Err(error),
-                    _ => Ok(Connection::Single(connection)),
-                }
-            }
-            Self::Cluster(client) => client.get_async_connection().await.map(Connection::Cluster),
+            Self::Single(dialer) => dialer.dial().await.map(Connection::Single),
+            Self::Cluster(client) => match client.get_async_connection().await {
+                Ok(cluster) => Ok(Connection::Cluster(cluster)),
+                Err(error) => Err(classify::connecting(&error)),
+            },
         }
     }
 }
 
-/// The client asks for the process-wide cryptography of rustls. Where the application has chosen none, it is ring.
+fn cluster(config: &RedisStreamsConfig, servers: Vec<ConnectionInfo>) -> Result<ClusterClient, RedisStreamsError> {
+    let is_tls = |server: &ConnectionInfo| matches!(server.addr(), ConnectionAddr::TcpTls { .. });
+    if servers.iter().any(is_tls) {
+        provide_ring();
+    }
+    let tcp = servers.first().map(|server| server.tcp_settings().clone());
+    let mut builder = ClusterClientBuilder::new(servers)
+        // The schedule has one owner. The default is 16, also after a connection broke.
+        .retries(0)
+        .connection_timeout(config.connect_timeout)
+        .response_timeout(FOR_EVER);
+    builder = tcp.into_iter().fold(builder, ClusterClientBuilder::tcp_settings);
+    let mut kind = Kind::Client;
+    if !config.root_certificates.is_empty() {
+        kind = Kind::RootCertificates;
+        builder = builder.certs(TlsCertificates {
+            client_tls: None,
+            root_cert: Some(config.root_certificates.clone()),
+        });
+    }
+    builder
+        .build()
+        .map_err(|error| RedisStreamsError::new(kind, "the client could not be set up").with_source(error))
+}
+
+/// The client of a cluster asks for the process-wide cryptography of rustls. Where the application has chosen none, it
+/// is ring.
 fn provide_ring() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         // It fails if somebody else was faster, which is as good.

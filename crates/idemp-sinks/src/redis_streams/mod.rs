@@ -12,6 +12,7 @@
 
 mod classify;
 mod config;
+mod dial;
 mod error;
 mod link;
 
@@ -38,8 +39,8 @@ pub struct RedisStreamsSink {
 impl RedisStreamsSink {
     /// Sets up the client; nothing is connected yet.
     ///
-    /// With `rediss://` the process-wide cryptography of rustls is used, and set to ring where the application has
-    /// chosen none.
+    /// TLS is by rustls with ring. For a cluster the process-wide cryptography of rustls is used, and set to ring where
+    /// the application has chosen none.
     ///
     /// # Errors
     /// Names the field that is at fault: a URL that is not `redis://` or `rediss://` or has options, no name for the

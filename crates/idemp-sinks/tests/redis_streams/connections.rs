@@ -165,3 +165,21 @@ async fn a_closed_sink_has_let_go_of_its_connection() {
     assert_eq!(deliver(&sink, AMPLE).await, DELIVERED);
     assert_eq!(server.connections(), 2);
 }
+
+#[tokio::test]
+async fn a_connection_that_ended_while_nobody_used_it_costs_no_attempt() {
+    let server = Server::start(&[Reply::Id]).await;
+    let proxy = Proxy::start(server.address()).await;
+    let secret = Secret::new("s").unwrap();
+    let config = RedisStreamsConfig::new(format!("redis://{}", proxy.addr()), "s", secret);
+    let sink = RedisStreamsSink::new(config).unwrap();
+    for connections in 1..=3 {
+        assert_eq!(deliver(&sink, AMPLE).await, DELIVERED);
+        assert_eq!(proxy.connections(), connections);
+        // It is closed, and what is asked for next comes after that.
+        proxy.set(Fault::Close);
+        idemp_testkit::until("the server saw the end", || server.ended() == connections).await;
+        tokio::task::yield_now().await;
+        proxy.set(Fault::None);
+    }
+}

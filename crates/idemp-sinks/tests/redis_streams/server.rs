@@ -9,7 +9,7 @@ use tokio::task::AbortHandle;
 
 /// What follows an XADD.
 #[derive(Clone, Copy, Debug)]
-pub enum Reply {
+pub(crate) enum Reply {
     /// An entry id.
     Id,
     /// This line, such as `-OOM no`.
@@ -21,7 +21,7 @@ pub enum Reply {
 }
 
 /// Answers XADD with one reply after another, the last one for ever.
-pub struct Server {
+pub(crate) struct Server {
     address: SocketAddr,
     seen: Arc<Mutex<Seen>>,
     task: AbortHandle,
@@ -30,13 +30,14 @@ pub struct Server {
 #[derive(Default)]
 struct Seen {
     connections: usize,
+    ended: usize,
     commands: Vec<Vec<String>>,
     /// How many XADDs each read from a socket brought.
     reads: Vec<usize>,
 }
 
 impl Server {
-    pub async fn start(replies: &[Reply]) -> Self {
+    pub(crate) async fn start(replies: &[Reply]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let seen = Arc::new(Mutex::new(Seen::default()));
@@ -55,20 +56,25 @@ impl Server {
         }
     }
 
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    pub fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.seen.lock().unwrap().connections
     }
 
+    /// Connections that the other side ended.
+    pub(crate) fn ended(&self) -> usize {
+        self.seen.lock().unwrap().ended
+    }
+
     /// Every command but those that set a connection up.
-    pub fn commands(&self) -> Vec<Vec<String>> {
+    pub(crate) fn commands(&self) -> Vec<Vec<String>> {
         self.seen.lock().unwrap().commands.clone()
     }
 
-    pub fn reads(&self) -> Vec<usize> {
+    pub(crate) fn reads(&self) -> Vec<usize> {
         self.seen.lock().unwrap().reads.clone()
     }
 }
@@ -84,6 +90,7 @@ async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Seen>>, replies: Arc<Mutex
     loop {
         bytes.reserve(256 * 1024);
         if stream.read_buf(&mut bytes).await.unwrap_or(0) == 0 {
+            seen.lock().unwrap().ended += 1;
             return;
         }
         let (mut answers, mut added) = (Vec::new(), 0);
