@@ -5,12 +5,16 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use crate::Server;
+use crate::{Server, free_address};
 
 /// For one answer.
 const LIMIT: Duration = Duration::from_secs(10);
+
+/// Between two looks at a cluster.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Every server program that is known: those in `IDEMP_E2E_REDIS_SERVERS`, a list as in `PATH`, else the one in
 /// `IDEMP_E2E_REDIS_SERVER`.
@@ -63,6 +67,48 @@ impl Redis {
             },
         );
         Self { server }
+    }
+
+    /// Starts three servers and makes them a cluster.
+    ///
+    /// # Panics
+    ///
+    /// When they do not become one within a minute.
+    #[must_use]
+    pub fn cluster(program: &Path) -> Vec<Self> {
+        const SLOTS: usize = 16_384;
+        // The bus has a port of its own: the usual one, 10,000 higher, may be none.
+        let buses: Vec<String> = (0..3).map(|_| free_address().port().to_string()).collect();
+        let start = |bus: &String| {
+            Self::start(
+                program,
+                &[
+                    "--cluster-enabled",
+                    "yes",
+                    "--cluster-node-timeout",
+                    "1500",
+                    "--cluster-port",
+                    bus,
+                ],
+            )
+        };
+        let nodes: Vec<Self> = buses.iter().map(start).collect();
+        let port = nodes[0].address().port().to_string();
+        for (number, node) in nodes.iter().enumerate() {
+            let (first, end) = (number * SLOTS / nodes.len(), (number + 1) * SLOTS / nodes.len());
+            let mut client = node.client();
+            client.call(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &(end - 1).to_string()]);
+            client.call(&["CLUSTER", "MEET", "127.0.0.1", &port, &buses[0]]);
+        }
+        let end = Instant::now() + 6 * LIMIT;
+        for node in &nodes {
+            let ready = |text: &str| text.contains("cluster_state:ok") && text.contains("cluster_known_nodes:3");
+            while !matches!(node.client().call(&["CLUSTER", "INFO"]), RedisReply::Text(text) if ready(&text)) {
+                assert!(Instant::now() < end, "the cluster does not form");
+                thread::sleep(LOOK_EVERY);
+            }
+        }
+        nodes
     }
 
     /// Where it listens, the same after each start.
