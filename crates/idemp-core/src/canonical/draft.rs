@@ -94,18 +94,17 @@ impl<'o> Draft<'o> {
 
     /// Writes a key; its value must follow.
     pub(super) fn key(&mut self, object: &mut Object, text: &str) {
-        let prefix = order::prefix(text.as_bytes());
-        self.out.reserve(text.len() + 6);
         let start = self.begin_key(object);
+        let word = string::start_of(text.as_bytes());
         let escaped = string::write_inner(self.out, text);
-        self.end_key(object, start, escaped, prefix);
+        self.end_key(object, start, escaped, order::prefix(word));
     }
 
     /// Writes a key without anything to escape.
     pub(super) fn plain_key(&mut self, object: &mut Object, write: impl FnOnce(&mut Vec<u8>)) {
         let start = self.begin_key(object);
         write(self.out);
-        let prefix = order::prefix(&self.out[start + 1..]);
+        let prefix = order::prefix(string::start_of(&self.out[start + 1..]));
         self.end_key(object, start, false, prefix);
     }
 
@@ -117,7 +116,7 @@ impl<'o> Draft<'o> {
     ) -> Result<(), CanonicalError> {
         let start = self.begin_key(object);
         let escaped = string::write_display(self.out, value).map_err(unprintable)?;
-        let prefix = order::prefix(&self.out[start + 1..]);
+        let prefix = order::prefix(string::start_of(&self.out[start + 1..]));
         self.end_key(object, start, escaped, prefix);
         Ok(())
     }

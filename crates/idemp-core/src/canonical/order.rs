@@ -5,8 +5,6 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use super::string;
-
 /// What stands between two entries or elements.
 pub(super) const SEPARATOR: &[u8] = b", ";
 
@@ -63,8 +61,8 @@ fn compare_all(out: &[u8], left: &Key, right: &Key) -> Ordering {
 }
 
 /// The first eight bytes of a key, so that most keys are told apart by one comparison of numbers.
-pub(super) fn prefix(text: &[u8]) -> u64 {
-    string::start_of(text).swap_bytes()
+pub(super) const fn prefix(start: u64) -> u64 {
+    start.swap_bytes()
 }
 
 /// Sorts the entries of one object by key, and gives those that stay: the last of equal keys.

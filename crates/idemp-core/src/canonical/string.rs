@@ -97,25 +97,44 @@ pub(super) fn write_display<T: fmt::Display + ?Sized>(out: &mut Vec<u8>, value: 
 /// Appends `text` without quotes, and says whether anything in it had to be escaped.
 #[inline]
 pub(super) fn write_inner(out: &mut Vec<u8>, text: &str) -> bool {
-    let escaped = !all_plain(text.as_bytes());
-    if escaped {
-        write_escaped(out, text.as_bytes());
-    } else {
-        out.extend_from_slice(text.as_bytes());
+    let text = text.as_bytes();
+    let end = out.len() + text.len();
+    // Short text is stored in words: that is faster than to copy a number of bytes which the compiler does not know.
+    if text.len() <= 8 {
+        let word = start_of(text);
+        if plain_in_word(word) == text.len() {
+            out.extend_from_slice(&word.to_le_bytes());
+            out.truncate(end);
+            return false;
+        }
+    } else if text.len() <= 16
+        && let (Some(first), Some(last)) = (text.first_chunk::<8>(), text.last_chunk::<8>())
+    {
+        if special(u64::from_le_bytes(*first)) | special(u64::from_le_bytes(*last)) == 0 {
+            out.extend_from_slice(first);
+            out.truncate(end - 8);
+            out.extend_from_slice(last);
+            return false;
+        }
+    } else if all_plain(text) {
+        out.extend_from_slice(text);
+        return false;
     }
-    escaped
+    write_escaped(out, text);
+    true
 }
 
 /// As [`write_inner`], for UTF-8 in which something is to be escaped.
 #[inline(never)]
 fn write_escaped(out: &mut Vec<u8>, text: &[u8]) {
-    let mut stage = Stage::new(out);
+    let mut stage = Stage {
+        out,
+        bytes: &mut [0; STAGE],
+        len: 0,
+    };
     let mut rest = stage.copy(text);
-    loop {
+    while !rest.is_empty() {
         rest = stage.escape(rest);
-        if rest.is_empty() {
-            break;
-        }
         rest = stage.plain(rest);
     }
     stage.flush();
@@ -125,21 +144,16 @@ fn write_escaped(out: &mut Vec<u8>, text: &[u8]) {
 const STAGE: usize = 256;
 
 /// Gathers short pieces before they go to the output. Each is stored as eight bytes, of which some count.
-struct Stage<'o> {
+///
+/// Its methods are inlined, and the bytes lie elsewhere, so that `len` stays in a register.
+struct Stage<'o, 'b> {
     out: &'o mut Vec<u8>,
-    bytes: [u8; STAGE],
+    bytes: &'b mut [u8; STAGE],
     len: usize,
 }
 
-impl<'o> Stage<'o> {
-    fn new(out: &'o mut Vec<u8>) -> Self {
-        Self {
-            out,
-            bytes: [0; STAGE],
-            len: 0,
-        }
-    }
-
+impl Stage<'_, '_> {
+    #[inline(always)]
     fn put(&mut self, word: u64, count: usize) {
         if self.len > STAGE - 8 {
             self.flush();
@@ -148,49 +162,52 @@ impl<'o> Stage<'o> {
         self.len += count;
     }
 
+    #[inline(always)]
     fn flush(&mut self) {
         self.out.extend_from_slice(&self.bytes[..self.len]);
         self.len = 0;
     }
 
-    /// Escapes characters up to the first that needs none, and returns what follows.
+    /// Escapes characters up to the first that needs none and is not alone, and returns what follows it.
+    #[inline(always)]
     fn escape<'t>(&mut self, text: &'t [u8]) -> &'t [u8] {
         let trail = |byte: u8| u32::from(byte & 0x3f);
         let mut rest = text;
         loop {
             rest = match *rest {
-                [first @ 0x80..0xe0, second, ref rest @ ..] => {
+                [first @ ..0x80, ref others @ ..] => {
+                    let written = SHORT[usize::from(first)];
+                    let count = (written >> 56) as usize;
+                    self.put(written, count);
+                    // A space between words of another script is no run of plain characters.
+                    if count == 1 && others.first().is_none_or(|&next| next < 0x80) {
+                        return others;
+                    }
+                    others
+                }
+                [first @ ..0xe0, second, ref others @ ..] => {
                     let code = u32::from(first & 0x1f) << 6 | trail(second);
                     self.put(SHORT[code as usize], 6);
-                    rest
+                    others
                 }
-                [first @ 0xe0..0xf0, second, third, ref rest @ ..] => {
-                    self.put(
-                        escape(u32::from(first & 0xf) << 12 | trail(second) << 6 | trail(third)),
-                        6,
-                    );
-                    rest
+                [first @ ..0xf0, second, third, ref others @ ..] => {
+                    let unit = u32::from(first & 0xf) << 12 | trail(second) << 6 | trail(third);
+                    self.put(escape(unit), 6);
+                    others
                 }
-                [first @ 0xf0..=0xff, second, third, fourth, ref rest @ ..] => {
+                [first, second, third, fourth, ref others @ ..] => {
                     let code = u32::from(first & 0x7) << 18 | trail(second) << 12 | trail(third) << 6 | trail(fourth);
                     self.put(escape(0xd800 + (code.wrapping_sub(0x1_0000) >> 10)), 6);
                     self.put(escape(0xdc00 + (code & 0x3ff)), 6);
-                    rest
-                }
-                [first, ref others @ ..] => {
-                    let written = SHORT[usize::from(first)];
-                    if written >> 56 == 1 {
-                        return rest;
-                    }
-                    self.put(written, (written >> 56) as usize);
                     others
                 }
-                [] => return rest,
+                _ => return &[],
             };
         }
     }
 
     /// Copies characters up to the first that needs an escape, and returns what follows.
+    #[inline(always)]
     fn plain<'t>(&mut self, text: &'t [u8]) -> &'t [u8] {
         let mut rest = text;
         for _ in 0..PATIENCE {
@@ -206,6 +223,7 @@ impl<'o> Stage<'o> {
     }
 
     /// As [`plain`](Self::plain), for many.
+    #[inline(always)]
     fn copy<'t>(&mut self, text: &'t [u8]) -> &'t [u8] {
         let (plain, rest) = text.split_at(plain_len(text));
         self.flush();
@@ -214,23 +232,15 @@ impl<'o> Stage<'o> {
     }
 }
 
-/// Whether nothing in `bytes` needs an escape.
+/// Whether nothing in these bytes, which are not fewer than a chunk, needs an escape.
 #[inline]
 fn all_plain(bytes: &[u8]) -> bool {
-    // Pieces of a fixed length that overlap are faster than a loop.
-    if let Some(last) = bytes.last_chunk::<CHUNK>() {
-        bytes.as_chunks::<CHUNK>().0.iter().all(is_plain_chunk) && is_plain_chunk(last)
-    } else if let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) {
-        special(u64::from_le_bytes(*first)) | special(u64::from_le_bytes(*last)) == 0
-    } else if let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) {
-        let [first, last] = [first, last].map(|half| u64::from(u32::from_le_bytes(*half)));
-        special(first | last << 32) == 0
-    } else {
-        bytes.iter().all(|&byte| is_plain(byte))
-    }
+    // A last chunk that overlaps the others is faster than a shorter one.
+    bytes.as_chunks::<CHUNK>().0.iter().all(is_plain_chunk) && bytes.last_chunk().is_some_and(is_plain_chunk)
 }
 
 /// Length of the longest start of `bytes` that needs no escape.
+#[inline(never)]
 fn plain_len(bytes: &[u8]) -> usize {
     let chunks = bytes.as_chunks::<CHUNK>().0.iter();
     let plain = chunks.take_while(|chunk| is_plain_chunk(chunk)).count() * CHUNK;
@@ -262,16 +272,16 @@ const fn plain_in_word(word: u64) -> usize {
 
 /// Marks the lowest byte of a word that needs an escape in its highest bit, and maybe others above it.
 const fn special(word: u64) -> u64 {
-    let control = word.wrapping_sub(repeat(b' '));
-    let quote = (word ^ repeat(b'"')).wrapping_sub(repeat(1));
+    // Quote and space change places, so that the quote comes next to the control characters.
+    let control_or_quote = (word ^ repeat(2)).wrapping_sub(repeat(b' ' + 1));
     let backslash = (word ^ repeat(b'\\')).wrapping_sub(repeat(1));
-    let delete = (word ^ repeat(0x7f)).wrapping_sub(repeat(1));
-    (control | quote | backslash | delete | word) & repeat(0x80)
+    let delete = word.wrapping_add(repeat(1));
+    (control_or_quote | backslash | delete | word) & repeat(0x80)
 }
 
 #[inline]
 fn is_plain_chunk(bytes: &[u8; CHUNK]) -> bool {
-    bytes.iter().fold(true, |all, &byte| all & is_plain(byte))
+    bytes.iter().fold(0, |bad, &byte| bad | u8::from(!is_plain(byte))) == 0
 }
 
 const fn is_plain(byte: u8) -> bool {
