@@ -26,6 +26,14 @@ pub struct Arrived {
 }
 
 impl Arrived {
+    /// How many bytes it holds.
+    #[cfg(feature = "kafka")]
+    pub(super) fn len(&self) -> usize {
+        let fields = self.fields.iter().map(|(name, value)| name.len() + value.len());
+        let rest = [&self.record_key, &self.body].map(|bytes| bytes.as_ref().map_or(0, Bytes::len));
+        fields.chain(rest).sum()
+    }
+
     pub(super) fn key(&self) -> HeaderLine<'_> {
         self.line(self.key_field)
     }

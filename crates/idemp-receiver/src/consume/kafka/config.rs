@@ -20,8 +20,9 @@ pub struct KafkaConsumerConfig {
     pub topics: Vec<String>,
     /// Where the group begins in a partition for which it has committed nothing. Default: [`Start::Earliest`].
     pub start: Start,
-    /// How many messages of a partition may be in memory, waiting for the one before them; at so many the partition is
-    /// paused. Default: 128. From 1 to 100,000.
+    /// How many messages of a partition may be in memory, waiting for the one before them; at so many, or at 16 MiB of
+    /// them, the partition is paused until half of them are gone. Default: 1,024. From 1 to 100,000. A pause costs a
+    /// round trip or two: with few of them and a fast handler, it is the pauses that bound the flow.
     pub buffer: usize,
     /// The time between two commits. What was settled since the last one and was not committed comes again after a
     /// crash, and is then known as done. Default: 100 ms. From 1 ms to 60 s.
@@ -41,7 +42,7 @@ impl KafkaConsumerConfig {
             group: group.into(),
             topics: vec![topic.into()],
             start: Start::default(),
-            buffer: 128,
+            buffer: 1_024,
             commit_every: Duration::from_millis(100),
             properties: Vec::new(),
         }
@@ -107,6 +108,8 @@ impl KafkaConsumerConfig {
             .set("reconnect.backoff.max.ms", "2000")
             // A topic that is made later, and a leader that has moved, are found soon.
             .set("topic.metadata.refresh.interval.ms", "10000")
+            // A paused partition that is resumed has to wait for the fetch of the others.
+            .set("fetch.wait.max.ms", "100")
             // What is fetched ahead lies in memory for each partition, besides `buffer`.
             .set("queued.min.messages", "1000")
             .set("queued.max.messages.kbytes", "16384");

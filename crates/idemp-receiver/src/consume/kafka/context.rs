@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance};
-use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::TopicPartitionList;
 
 use super::table::Table;
@@ -43,13 +43,13 @@ impl ConsumerContext for Context {
             Rebalance::Revoke(list) => {
                 tracing::info!(partitions = list.count(), "partitions revoked");
                 let rest = self.table.revoke(list);
-                // Those that were lost are another's already.
-                if let Some(rest) = rest {
-                    if consumer.assignment_lost() {
-                        self.table.answered();
-                    } else {
-                        commit(consumer, self, &rest);
-                    }
+                // Those that were lost are another's already. librdkafka sends the commit before it lets go of them;
+                // its answer is told to nobody.
+                if let Some(rest) = rest
+                    && !consumer.assignment_lost()
+                    && let Err(error) = consumer.commit(&rest, CommitMode::Async)
+                {
+                    self.refused(&error, &rest);
                 }
             }
             Rebalance::Assign(list) => tracing::info!(partitions = list.count(), "partitions assigned"),
@@ -68,27 +68,12 @@ impl ConsumerContext for Context {
             tracing::warn!(code = ?error.rdkafka_error_code(), "partitions are not resumed");
         }
     }
-
-    fn commit_callback(&self, result: KafkaResult<()>, offsets: &TopicPartitionList) {
-        if let Err(error) = result {
-            self.refused(&error, offsets);
-        }
-        self.table.answered();
-    }
 }
 
 impl Context {
-    fn refused(&self, error: &KafkaError, offsets: &TopicPartitionList) {
+    pub(super) fn refused(&self, error: &KafkaError, offsets: &TopicPartitionList) {
         self.flow.meters().error(Operation::Acknowledge);
         tracing::warn!(code = ?error.rdkafka_error_code(), "a commit failed");
         self.table.unsent(offsets);
-    }
-}
-
-/// Sends a commit; its answer comes to the callback.
-pub(super) fn commit(consumer: &impl Consumer<Context>, context: &Context, list: &TopicPartitionList) {
-    if let Err(error) = consumer.commit(list, CommitMode::Async) {
-        context.refused(&error, list);
-        context.table.answered();
     }
 }

@@ -11,11 +11,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rdkafka::config::ClientConfig;
-use rdkafka::consumer::{Consumer, StreamConsumer};
-use rdkafka::error::KafkaError;
+use rdkafka::consumer::{CommitMode, Consumer, StreamConsumer};
+use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::message::{BorrowedMessage, Headers, Message};
+use rdkafka::topic_partition_list::TopicPartitionList;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
+use tokio::task::{JoinError, JoinHandle, spawn_blocking};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -30,8 +32,8 @@ use super::meters::Operation;
 use crate::event::{Event, HandlerError};
 use crate::receiver::Receiver;
 
-/// For the last commit to be answered, when everything else has ended.
-const LAST_COMMIT: Duration = Duration::from_secs(5);
+/// For the last commit and the farewell to the group, when everything else has ended.
+const LAST_STEPS: Duration = Duration::from_secs(5);
 
 /// Waits before a client is made anew: the first, and the longest.
 const ANEW_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
@@ -135,7 +137,7 @@ impl KafkaConsumer {
             .subscribe(&topics)
             .map_err(|_| ConsumerError::client("librdkafka does not take the topics"))?;
         Ok(Session {
-            consumer: Closing(Some(consumer)),
+            consumer: Closing(Some(Arc::new(consumer))),
             table,
             flow: flow.clone(),
             workers: TaskTracker::new(),
@@ -174,8 +176,7 @@ impl Session {
         let halt = stop.child_token();
         // Workers also stop when this future is dropped.
         let _halt = halt.clone().drop_guard();
-        let mut commits = interval(self.commit_every);
-        commits.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut commits = Commits::every(self.commit_every);
         let Some(consumer) = &self.consumer.0 else {
             return Ended::Broken;
         };
@@ -184,7 +185,7 @@ impl Session {
                 biased;
                 () = stop.cancelled() => break Ended::Stopped,
                 () = self.table.changed.notified() => self.balance(consumer),
-                _ = commits.tick() => self.commit(consumer),
+                due = commits.due() => self.commit(consumer, due, &mut commits),
                 message = consumer.recv() => match message {
                     Ok(message) => self.take(&message, &halt),
                     Err(KafkaError::MessageConsumptionFatal(_)) => break Ended::Broken,
@@ -232,15 +233,23 @@ impl Session {
         }
     }
 
-    fn commit(&self, consumer: &StreamConsumer<Context>) {
-        if let Some(list) = self.table.commit() {
-            context::commit(consumer, consumer.context(), &list);
+    /// Looks at the answer to a commit, and sends the next one if there is something to commit.
+    fn commit(&self, consumer: &Arc<StreamConsumer<Context>>, due: Due, commits: &mut Commits) {
+        match due {
+            Due::Answer(Ok((list, Err(error)))) => consumer.context().refused(&error, &list),
+            Due::Answer(Ok((_, Ok(())))) => {}
+            Due::Answer(Err(_)) => tracing::error!("a commit panicked"),
+            Due::Time => {
+                if let Some(list) = self.table.commit() {
+                    commits.send(consumer, list);
+                }
+            }
         }
     }
 
-    /// Waits for the workers and commits what they have settled. The client is asked all the while, so that the group
-    /// sees it alive; what it still reads is left.
-    async fn finish(&self, consumer: &StreamConsumer<Context>, commits: &mut tokio::time::Interval) {
+    /// Waits for the workers, commits what they have settled and leaves the group. The client is asked all the while, so
+    /// that the group sees it alive; what it still reads is left.
+    async fn finish(&self, consumer: &Arc<StreamConsumer<Context>>, commits: &mut Commits) {
         if let Ok(assignment) = consumer.assignment()
             && assignment.count() > 0
         {
@@ -251,25 +260,79 @@ impl Session {
             tokio::select! {
                 biased;
                 () = self.workers.wait() => break,
-                _ = commits.tick() => self.commit(consumer),
+                due = commits.due() => self.commit(consumer, due, commits),
                 _ = consumer.recv() => {}
             }
             tokio::task::coop::consume_budget().await;
         }
-        let end = Instant::now() + LAST_COMMIT;
-        while !self.table.is_committed() {
-            self.commit(consumer);
+        let end = Instant::now() + LAST_STEPS;
+        let mut is_leaving = false;
+        loop {
+            if !is_leaving && self.table.is_sent() && !commits.is_waiting() {
+                is_leaving = true;
+                consumer.unsubscribe();
+            }
+            let left = self.table.is_empty() && consumer.assignment().is_ok_and(|all| all.count() == 0);
+            if is_leaving && left {
+                break;
+            }
             tokio::select! {
                 biased;
                 () = sleep_until(end) => {
-                    tracing::warn!("stopped without the last commit: what it holds comes again");
+                    tracing::warn!("stopped without a last commit or without a farewell to the group");
                     break;
                 }
-                _ = commits.tick() => {}
+                due = commits.due() => self.commit(consumer, due, commits),
                 _ = consumer.recv() => {}
             }
             tokio::task::coop::consume_budget().await;
         }
+    }
+}
+
+/// When to commit. One commit is under way at a time, on a thread of its own: librdkafka tells nobody but a thread that
+/// waits how it came out.
+struct Commits {
+    every: Interval,
+    waiting: Option<JoinHandle<Answer>>,
+}
+
+type Answer = (TopicPartitionList, KafkaResult<()>);
+
+enum Due {
+    Time,
+    Answer(Result<Answer, JoinError>),
+}
+
+impl Commits {
+    fn every(period: Duration) -> Self {
+        let mut every = interval(period);
+        every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { every, waiting: None }
+    }
+
+    /// Waits for the answer to the commit that is under way, or for the time of the next one. Nothing is lost if the
+    /// future is dropped.
+    async fn due(&mut self) -> Due {
+        let Some(waiting) = &mut self.waiting else {
+            self.every.tick().await;
+            return Due::Time;
+        };
+        let answer = waiting.await;
+        self.waiting = None;
+        Due::Answer(answer)
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.waiting.is_some()
+    }
+
+    fn send(&mut self, consumer: &Arc<StreamConsumer<Context>>, list: TopicPartitionList) {
+        let consumer = Arc::clone(consumer);
+        self.waiting = Some(spawn_blocking(move || {
+            let answer = consumer.commit(&list, CommitMode::Sync);
+            (list, answer)
+        }));
     }
 }
 
@@ -283,11 +346,12 @@ async fn work(flow: Flow, table: Arc<Table>, hiring: Hiring, mut queue: Unbounde
             next = queue.recv() => next,
         };
         let Some((offset, message)) = next else { break };
+        let bytes = message.len();
         let settled = flow
             .settle_holding(&message, &stop, || table.hold(&place, number))
             .await;
         match settled {
-            Settled::Acknowledge => table.settled(&place, number, offset),
+            Settled::Acknowledge => table.settled(&place, number, offset, bytes),
             // Nothing after it may be committed.
             Settled::Leave => break,
         }
@@ -319,13 +383,13 @@ fn arrived(message: &BorrowedMessage<'_>) -> Arrived {
 }
 
 /// A client whose end blocks its thread, since it leaves its group.
-struct Closing(Option<StreamConsumer<Context>>);
+struct Closing(Option<Arc<StreamConsumer<Context>>>);
 
 impl Closing {
     async fn close(&mut self) {
         if let Some(consumer) = self.0.take() {
             // It fails if dropping panics.
-            let _ = tokio::task::spawn_blocking(move || drop(consumer)).await;
+            let _ = spawn_blocking(move || drop(consumer)).await;
         }
     }
 }

@@ -6,13 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::consume::message::Arrived;
 
-/// A commit without an answer for so long is not waited for any more.
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// Most bytes of a partition in memory; a single larger message is taken all the same.
+const MOST_BYTES: usize = 16 << 20;
 
 /// A topic and one of its partitions.
 pub(super) type Place = (Arc<str>, i32);
@@ -28,8 +27,6 @@ pub(super) struct Table {
 #[derive(Default)]
 struct State {
     partitions: HashMap<Place, Partition>,
-    /// When the commits were sent that have no answer yet.
-    commits: Vec<Instant>,
     numbers: u64,
 }
 
@@ -40,6 +37,8 @@ struct Partition {
     stop: CancellationToken,
     /// Messages in memory, the one at work among them.
     queued: usize,
+    /// Their bytes.
+    bytes: usize,
     /// The one at work has to wait.
     held: bool,
     paused: bool,
@@ -91,6 +90,7 @@ impl Table {
                 worker,
                 stop,
                 queued: 0,
+                bytes: 0,
                 held: false,
                 paused: false,
                 next: None,
@@ -98,9 +98,10 @@ impl Table {
             }
         });
         partition.queued += 1;
+        partition.bytes += message.len();
         // It fails if the worker has stopped: then nothing more of the partition is settled.
         let _ = partition.worker.send((offset, message));
-        if partition.queued >= self.buffer {
+        if partition.is_full(self.buffer) {
             self.changed.notify_one();
         }
     }
@@ -112,10 +113,11 @@ impl Table {
     }
 
     /// The message at work is settled.
-    pub(super) fn settled(&self, place: &Place, number: u64, offset: i64) {
+    pub(super) fn settled(&self, place: &Place, number: u64, offset: i64, bytes: usize) {
         self.with(place, number, |partition| {
             partition.held = false;
             partition.queued = partition.queued.saturating_sub(1);
+            partition.bytes = partition.bytes.saturating_sub(bytes);
             partition.next = Some(offset + 1);
             if partition.paused {
                 self.changed.notify_one();
@@ -129,8 +131,8 @@ impl Table {
         for ((topic, number), partition) in &mut self.lock().partitions {
             // Between the two marks it stays as it is.
             let wanted = partition.held
-                || partition.queued >= self.buffer
-                || (partition.paused && partition.queued > self.buffer / 2);
+                || partition.is_full(self.buffer)
+                || (partition.paused && partition.is_half_full(self.buffer));
             if wanted != partition.paused {
                 partition.paused = wanted;
                 let list = if wanted { &mut pause } else { &mut resume };
@@ -140,19 +142,13 @@ impl Table {
         (pause, resume)
     }
 
-    /// What is settled and was not sent yet, which then counts as sent. `None` if there is nothing, or a commit is
-    /// still without an answer.
+    /// What is settled and was not sent yet, which then counts as sent.
     pub(super) fn commit(&self) -> Option<TopicPartitionList> {
-        let mut state = self.lock();
-        state.commits.retain(|sent_at| sent_at.elapsed() < ANSWER_WITHIN);
-        if !state.commits.is_empty() {
-            return None;
-        }
         let mut list = TopicPartitionList::new();
-        for (place, partition) in &mut state.partitions {
+        for (place, partition) in &mut self.lock().partitions {
             add_unsent(&mut list, place, partition);
         }
-        state.send(list)
+        (list.count() > 0).then_some(list)
     }
 
     /// The commit could not be sent or was refused: its offsets are sent again, unless later ones were sent since.
@@ -168,16 +164,17 @@ impl Table {
         }
     }
 
-    /// A commit has its answer, or none will come.
-    pub(super) fn answered(&self) {
-        self.lock().commits.pop();
+    /// Whether nothing is settled that was not sent.
+    pub(super) fn is_sent(&self) -> bool {
+        let state = self.lock();
+        state
+            .partitions
+            .values()
+            .all(|partition| partition.next == partition.sent)
     }
 
-    /// Whether all that is settled was sent, and answered.
-    pub(super) fn is_committed(&self) -> bool {
-        let state = self.lock();
-        let unsent = |partition: &Partition| partition.next != partition.sent;
-        state.commits.is_empty() && !state.partitions.values().any(unsent)
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().partitions.is_empty()
     }
 
     /// These are not ours any more: stops their workers, and tells what of them is still to be committed.
@@ -191,7 +188,7 @@ impl Table {
                 add_unsent(&mut rest, &place, &mut partition);
             }
         }
-        state.send(rest)
+        (rest.count() > 0).then_some(rest)
     }
 
     fn with(&self, (topic, partition): &Place, number: u64, change: impl FnOnce(&mut Partition)) {
@@ -208,13 +205,13 @@ impl Table {
     }
 }
 
-impl State {
-    fn send(&mut self, list: TopicPartitionList) -> Option<TopicPartitionList> {
-        if list.count() == 0 {
-            return None;
-        }
-        self.commits.push(Instant::now());
-        Some(list)
+impl Partition {
+    fn is_full(&self, buffer: usize) -> bool {
+        self.queued >= buffer || self.bytes >= MOST_BYTES
+    }
+
+    fn is_half_full(&self, buffer: usize) -> bool {
+        self.queued > buffer / 2 || self.bytes > MOST_BYTES / 2
     }
 }
 
@@ -302,10 +299,10 @@ mod tests {
         };
         assert_eq!(counts(table.balance()), (vec![1, 2], vec![]));
         assert_eq!(counts(table.balance()), (vec![], vec![]));
-        table.settled(&place(1), one, 0);
-        table.settled(&place(2), two, 0);
+        table.settled(&place(1), one, 0, 0);
+        table.settled(&place(2), two, 0, 0);
         assert_eq!(counts(table.balance()), (vec![], vec![2]));
-        table.settled(&place(1), one, 1);
+        table.settled(&place(1), one, 1, 0);
         assert_eq!(counts(table.balance()), (vec![], vec![1]));
     }
 
@@ -314,37 +311,37 @@ mod tests {
         let table = Table::new(4);
         let (one, _) = fill(&table, 1, 3);
         assert!(table.commit().is_none());
-        assert!(table.is_committed());
-        table.settled(&place(1), one, 0);
-        assert!(!table.is_committed());
-        let sent = table.commit().unwrap();
-        assert_eq!(partitions(&sent), [(1, Some(1))]);
-        table.settled(&place(1), one, 1);
-        assert!(table.commit().is_none(), "one at a time");
-        table.unsent(&sent);
-        table.answered();
+        assert!(table.is_sent());
+        table.settled(&place(1), one, 0, 0);
+        assert!(!table.is_sent());
+        let first = table.commit().unwrap();
+        assert_eq!(partitions(&first), [(1, Some(1))]);
+        assert!(table.is_sent() && table.commit().is_none());
+        table.unsent(&first);
+        let again = table.commit().unwrap();
+        assert_eq!(partitions(&again), [(1, Some(1))]);
+        table.settled(&place(1), one, 1, 0);
         assert_eq!(partitions(&table.commit().unwrap()), [(1, Some(2))]);
-        assert!(!table.is_committed());
-        table.answered();
-        assert!(table.is_committed());
+        // The later one covers it.
+        table.unsent(&again);
+        assert!(table.is_sent());
     }
 
     #[tokio::test]
     async fn nothing_of_a_revoked_partition_is_committed_later() {
         let table = Table::new(4);
         let (old, stop) = fill(&table, 1, 3);
-        table.settled(&place(1), old, 0);
+        table.settled(&place(1), old, 0, 0);
         let rest = table.revoke(&of(1)).unwrap();
         assert_eq!(partitions(&rest), [(1, Some(1))]);
         assert!(stop.is_cancelled());
-        table.answered();
         // The old worker goes on to the end of what it has begun.
-        table.settled(&place(1), old, 1);
+        table.settled(&place(1), old, 1, 0);
         assert!(table.commit().is_none());
         // It has come back, and the old worker is still not heard.
         let (new, _) = fill(&table, 1, 1);
         assert_ne!(new, old);
-        table.settled(&place(1), old, 2);
+        table.settled(&place(1), old, 2, 0);
         assert!(table.commit().is_none());
     }
 }

@@ -36,6 +36,13 @@ const LAST_ACKNOWLEDGEMENTS: Duration = Duration::from_secs(5);
 /// The cursor of a look for entries, at its beginning and again at its end.
 const ENDS: &str = "0-0";
 
+/// One step, so that no entry comes in between.
+const LEAVE: &str = "\
+if #redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2]) == 0 then
+  redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2])
+end
+return 0";
+
 /// Takes the events of a Redis Stream as a member of a consumer group.
 ///
 /// An entry has the fields `idempotency_key`, `event_type`, `payload` and `signature`; the signed bytes are put together
@@ -227,6 +234,7 @@ impl Reader {
         }
         self.tasks.close();
         self.tasks.wait().await;
+        self.leave_group().await;
     }
 
     /// Waits for a free place and takes all that are free.
@@ -354,6 +362,21 @@ impl Reader {
         }
         self.beginning = Some(beginning);
         Ok(())
+    }
+
+    /// Takes this consumer's name out of the group, unless entries are pending under it: they would be lost.
+    async fn leave_group(&self) {
+        let config = &self.shared.config;
+        let mut leave = cmd("EVAL");
+        leave
+            .arg(LEAVE)
+            .arg(1)
+            .arg(&config.stream)
+            .arg(&config.group)
+            .arg(&config.consumer);
+        if let Err(error) = self.shared.writer.ask(&leave).await {
+            tracing::info!(code = error.code(), kind = ?error.kind(), "the consumer's name stays in the group");
+        }
     }
 
     /// The id of the stream's newest entry, there or trimmed.
