@@ -8,7 +8,7 @@ use std::fmt;
 
 use super::MAX_DEPTH;
 use super::error::{CanonicalError, Problem};
-use super::order::{self, Entry, Key, SEPARATOR, Unsorted};
+use super::order::{self, Entry, SEPARATOR, Unsorted};
 use super::string;
 
 /// Room made for entries of open objects at first. Allocators are fastest for less than a kibibyte.
@@ -95,17 +95,17 @@ impl<'o> Draft<'o> {
     /// Writes a key; its value must follow.
     pub(super) fn key(&mut self, object: &mut Object, text: &str) {
         let start = self.begin_key(object);
-        let word = string::start_of(text.as_bytes());
-        let escaped = string::write_inner(self.out, text);
-        self.end_key(object, start, escaped, order::prefix(word));
+        let prefix = order::prefix(text.as_bytes());
+        string::write_inner(self.out, text);
+        self.end_key(object, start, prefix);
     }
 
     /// Writes a key without anything to escape.
     pub(super) fn plain_key(&mut self, object: &mut Object, write: impl FnOnce(&mut Vec<u8>)) {
         let start = self.begin_key(object);
         write(self.out);
-        let prefix = order::prefix(string::start_of(&self.out[start + 1..]));
-        self.end_key(object, start, false, prefix);
+        let prefix = order::prefix(&self.out[start + 1..]);
+        self.end_key(object, start, prefix);
     }
 
     /// Writes a key as `value` displays itself.
@@ -115,9 +115,9 @@ impl<'o> Draft<'o> {
         value: &T,
     ) -> Result<(), CanonicalError> {
         let start = self.begin_key(object);
-        let escaped = string::write_display(self.out, value).map_err(unprintable)?;
-        let prefix = order::prefix(string::start_of(&self.out[start + 1..]));
-        self.end_key(object, start, escaped, prefix);
+        string::write_display(self.out, value).map_err(unprintable)?;
+        let prefix = order::prefix_of_written(&self.out[start + 1..]);
+        self.end_key(object, start, prefix);
         Ok(())
     }
 
@@ -133,20 +133,20 @@ impl<'o> Draft<'o> {
     }
 
     #[inline]
-    fn end_key(&mut self, object: &mut Object, start: usize, escaped: bool, prefix: u64) {
-        let key = Key {
-            start,
-            end: self.out.len() + 1,
-            escaped,
+    fn end_key(&mut self, object: &mut Object, start: usize, prefix: u64) {
+        let entry = Entry {
             prefix,
+            start,
+            key_end: self.out.len() + 1,
+            end: 0,
         };
         if object.sorted && self.open.len() > object.first_entry {
             object.sorted = self
                 .open
                 .last()
-                .is_none_or(|last| order::compare(self.out, &last.key, &key).is_lt());
+                .is_none_or(|last| order::compare(self.out, last, &entry).is_lt());
         }
-        self.open.push(Entry { key, end: 0 });
+        self.open.push(entry);
         self.out.extend_from_slice(b"\": ");
     }
 
@@ -181,7 +181,7 @@ impl<'o> Draft<'o> {
         let mut end = self.out.len() - 1;
         for entry in entries.iter_mut().rev() {
             entry.end = end;
-            end = entry.key.start.saturating_sub(SEPARATOR.len());
+            end = entry.start.saturating_sub(SEPARATOR.len());
         }
         let entries = order::sort(self.out, entries);
         if self.out.len() - object.start <= SMALL {

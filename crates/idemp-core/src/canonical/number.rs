@@ -17,6 +17,9 @@ const FIRST_LARGE_POWER: i32 = 16;
 /// A float below this power of ten is written with an exponent.
 const LAST_SMALL_POWER: i32 = -4;
 
+/// Bytes of the longest exponent, `e-324`.
+const LONGEST_EXPONENT: usize = 5;
+
 /// No double holds the number.
 #[derive(Debug)]
 pub(super) struct OutOfRange;
@@ -101,7 +104,7 @@ fn is_repr(text: &[u8]) -> bool {
     let point = magnitude.iter().position(|byte| !byte.is_ascii_digit());
     point.is_some_and(|point| point <= FIRST_LARGE_POWER as usize && magnitude[point] == b'.')
         && !magnitude.starts_with(b"0.0000")
-        && !magnitude.contains(&b'e')
+        && !magnitude[magnitude.len().saturating_sub(LONGEST_EXPONENT)..].contains(&b'e')
 }
 
 #[cold]

@@ -5,24 +5,20 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
+use super::string;
+
 /// What stands between two entries or elements.
 pub(super) const SEPARATOR: &[u8] = b", ";
-
-/// A key in the output, with its quotes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Key {
-    pub(super) start: usize,
-    pub(super) end: usize,
-    /// Whether there is a backslash in it.
-    pub(super) escaped: bool,
-    /// Its [`prefix`], which counts only if nothing is escaped.
-    pub(super) prefix: u64,
-}
 
 /// A key with its value, as one piece of the output.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
-    pub(super) key: Key,
+    /// The key's [`prefix`].
+    pub(super) prefix: u64,
+    /// Where the key starts, with its quotes.
+    pub(super) start: usize,
+    /// Where it ends.
+    pub(super) key_end: usize,
     /// Where the value ends. Only known when the object has ended.
     pub(super) end: usize,
 }
@@ -38,40 +34,46 @@ pub(super) struct Unsorted {
     pub(super) within: usize,
 }
 
-/// Compares two keys of `out` by code point.
+/// Compares the keys of two entries of `out` by code point.
 #[inline]
-pub(super) fn compare(out: &[u8], left: &Key, right: &Key) -> Ordering {
-    if left.prefix != right.prefix && !left.escaped && !right.escaped {
-        left.prefix.cmp(&right.prefix)
+pub(super) fn compare(out: &[u8], left: &Entry, right: &Entry) -> Ordering {
+    if left.prefix == right.prefix {
+        compare_rest(out, left, right)
     } else {
-        compare_all(out, left, right)
+        left.prefix.cmp(&right.prefix)
     }
 }
 
 /// As [`compare`], for keys that their prefixes do not tell apart.
 #[inline(never)]
-fn compare_all(out: &[u8], left: &Key, right: &Key) -> Ordering {
-    let escaped = left.escaped | right.escaped;
-    let [left, right] = [left, right].map(|key| &out[key.start + 1..key.end - 1]);
-    if escaped {
+fn compare_rest(out: &[u8], left: &Entry, right: &Entry) -> Ordering {
+    let [left, right] = [left, right].map(|entry| &out[entry.start + 1..entry.key_end - 1]);
+    if left.contains(&b'\\') || right.contains(&b'\\') {
         code_points(left).cmp(code_points(right))
     } else {
         left.cmp(right)
     }
 }
 
-/// The first eight bytes of a key, so that most keys are told apart by one comparison of numbers.
-pub(super) const fn prefix(start: u64) -> u64 {
-    start.swap_bytes()
+/// The first eight bytes of a key, so that most keys are told apart by one comparison of numbers: UTF-8 has the order of
+/// code points.
+pub(super) fn prefix(key: &[u8]) -> u64 {
+    string::start_of(key).swap_bytes()
+}
+
+/// The [`prefix`] of a key that was written.
+pub(super) fn prefix_of_written(key: &[u8]) -> u64 {
+    let start: String = code_points(key).filter_map(char::from_u32).take(8).collect();
+    prefix(start.as_bytes())
 }
 
 /// Sorts the entries of one object by key, and gives those that stay: the last of equal keys.
 pub(super) fn sort<'e>(out: &[u8], entries: &'e mut [Entry]) -> &'e [Entry] {
     let mut unique = true;
     entries.sort_unstable_by(|a, b| {
-        let by_key = compare(out, &a.key, &b.key);
+        let by_key = compare(out, a, b);
         unique &= by_key.is_ne();
-        by_key.then(a.key.start.cmp(&b.key.start))
+        by_key.then(a.start.cmp(&b.start))
     });
     // Keys that lie side by side in their order were compared, whatever way they were sorted.
     if unique {
@@ -86,7 +88,7 @@ fn without_replaced<'e>(out: &[u8], entries: &'e mut [Entry]) -> &'e [Entry] {
     for at in 0..entries.len() {
         let replaced = entries
             .get(at + 1)
-            .is_some_and(|next| compare(out, &entries[at].key, &next.key).is_eq());
+            .is_some_and(|next| compare(out, &entries[at], next).is_eq());
         if !replaced {
             entries[kept] = entries[at];
             kept += 1;
@@ -100,7 +102,7 @@ pub(super) fn rewrite(out: &mut Vec<u8>, start: usize, entries: &[Entry]) {
     let end = out.len();
     out.reserve(end - start + SEPARATOR.len());
     for entry in entries {
-        out.extend_from_within(entry.key.start..entry.end);
+        out.extend_from_within(entry.start..entry.end);
         out.extend_from_slice(SEPARATOR);
     }
     let last = out.len() - SEPARATOR.len();
@@ -156,11 +158,11 @@ pub(super) fn emit<'d>(draft: &'d [u8], unsorted: &[Unsorted], entries: &[Entry]
                 }
                 *begun = true;
                 let objects = &unsorted[within.clone()];
-                let before = objects.partition_point(|object| object.place.start < entry.key.start);
+                let before = objects.partition_point(|object| object.place.start < entry.start);
                 let inside = objects[before..].partition_point(|object| object.place.start < entry.end);
                 let first = within.start + before;
                 stack.push(Level::Text {
-                    place: entry.key.start..entry.end,
+                    place: entry.start..entry.end,
                     unsorted: first..first + inside,
                 });
             }

@@ -75,28 +75,23 @@ pub(super) fn write(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
 }
 
-/// Appends what `value` displays without quotes, and says whether anything in it had to be escaped.
-pub(super) fn write_display<T: fmt::Display + ?Sized>(out: &mut Vec<u8>, value: &T) -> Result<bool, fmt::Error> {
-    struct Inner<'o> {
-        out: &'o mut Vec<u8>,
-        escaped: bool,
-    }
+/// Appends what `value` displays without quotes.
+pub(super) fn write_display<T: fmt::Display + ?Sized>(out: &mut Vec<u8>, value: &T) -> fmt::Result {
+    struct Inner<'o>(&'o mut Vec<u8>);
 
     impl fmt::Write for Inner<'_> {
         fn write_str(&mut self, text: &str) -> fmt::Result {
-            self.escaped |= write_inner(self.out, text);
+            write_inner(self.0, text);
             Ok(())
         }
     }
 
-    let mut inner = Inner { out, escaped: false };
-    write!(inner, "{value}")?;
-    Ok(inner.escaped)
+    write!(Inner(out), "{value}")
 }
 
-/// Appends `text` without quotes, and says whether anything in it had to be escaped.
+/// Appends `text` without quotes.
 #[inline]
-pub(super) fn write_inner(out: &mut Vec<u8>, text: &str) -> bool {
+pub(super) fn write_inner(out: &mut Vec<u8>, text: &str) {
     let text = text.as_bytes();
     let end = out.len() + text.len();
     // Short text is stored in words: that is faster than to copy a number of bytes which the compiler does not know.
@@ -105,7 +100,7 @@ pub(super) fn write_inner(out: &mut Vec<u8>, text: &str) -> bool {
         if plain_in_word(word) == text.len() {
             out.extend_from_slice(&word.to_le_bytes());
             out.truncate(end);
-            return false;
+            return;
         }
     } else if text.len() <= 16
         && let (Some(first), Some(last)) = (text.first_chunk::<8>(), text.last_chunk::<8>())
@@ -114,14 +109,12 @@ pub(super) fn write_inner(out: &mut Vec<u8>, text: &str) -> bool {
             out.extend_from_slice(first);
             out.truncate(end - 8);
             out.extend_from_slice(last);
-            return false;
+            return;
         }
     } else if all_plain(text) {
-        out.extend_from_slice(text);
-        return false;
+        return out.extend_from_slice(text);
     }
     write_escaped(out, text);
-    true
 }
 
 /// As [`write_inner`], for UTF-8 in which something is to be escaped.
