@@ -87,22 +87,35 @@ async fn open(address: &str) -> Arc<dyn DeadLetterStore> {
     }
 }
 
-fn on_each_place(test: impl AsyncFn(Place)) {
+/// Runs the test on each kind of store, all at once: most of the time is spent on waiting for one of them.
+fn on_each_place(test: impl AsyncFn(Place) + Sync) {
     if selected(Suite::DeadLetters) {
-        for place in places() {
-            println!("on {}", place.address);
-            runtime().block_on(test(place));
-        }
+        on_each(places(), |place: &Place| place.address.clone(), test);
     }
 }
 
-fn on_each_redis(test: impl AsyncFn(PathBuf)) {
+/// Runs the test on each server program, all at once.
+fn on_each_redis(test: impl AsyncFn(PathBuf) + Sync) {
     if selected(Suite::DeadLetters) {
-        for program in redis_programs() {
-            println!("on {}", program.display());
-            runtime().block_on(test(program));
-        }
+        on_each(
+            redis_programs(),
+            |program: &PathBuf| program.display().to_string(),
+            test,
+        );
     }
+}
+
+fn on_each<T: Send>(all: Vec<T>, name: impl Fn(&T) -> String, test: impl AsyncFn(T) + Sync) {
+    let test = &test;
+    std::thread::scope(|scope| {
+        let started: Vec<_> = all
+            .into_iter()
+            .map(|one| (name(&one), scope.spawn(move || runtime().block_on(test(one)))))
+            .collect();
+        for (name, thread) in started {
+            assert!(thread.join().is_ok(), "failed on {name}");
+        }
+    });
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -138,7 +151,7 @@ fn ten_thousand_letters_are_listed_and_replayed_over_a_kill() {
         assert!(before < MANY as usize, "the child was to be killed in the middle");
 
         let store = place.open().await;
-        let summary = replay(&*store, &Ledger::open(&ledger), options()).await;
+        let summary = replay(&*store, &Ledger::open(&ledger), at_full_speed()).await;
         let lines = lines(&ledger);
         println!("{before} before the kill, {} after it", lines.len() - before);
         assert_eq!(summary.replayed, summary.selected, "{summary:?}");
@@ -655,6 +668,13 @@ fn options() -> ReplayOptions {
         lease: Duration::from_secs(3),
         attempt_timeout: Duration::from_millis(500),
         ..ReplayOptions::default()
+    }
+}
+
+fn at_full_speed() -> ReplayOptions {
+    ReplayOptions {
+        rate_per_second: 100_000.0,
+        ..options()
     }
 }
 
