@@ -56,13 +56,16 @@ async fn nothing_is_lost_when_the_broker_goes_away_in_mid_run() {
     make_topic(&broker.address().to_string(), TOPIC, &[]);
     let sender = Sender::new(&broker.address().to_string(), TOPIC, Duration::from_secs(3));
     let mut events = corpus();
-    let rest = events.split_off(200);
-    sender.send(events).await;
+    let mut in_between = events.split_off(200);
+    let rest = in_between.split_off(100);
+    let mut handles = sender.submit(events).await;
+    until(|| sender.stats().delivered >= 50).await;
 
     broker.take_away();
-    let handles = sender.submit(rest).await;
-    // Until the first events have run out of their budget.
+    handles.extend(sender.submit(in_between).await);
+    // Until the first of them have run out of their budget.
     until(|| sender.stats().dead_lettered >= 20).await;
+    handles.extend(sender.submit(rest).await);
     broker.bring_back();
     settle(handles).await;
     let stats = sender.stats();
