@@ -24,7 +24,7 @@ const PYTHON: &str = "IDEMP_E2E_AWS_PYTHON";
 const CREDENTIALS: [(&str, &str); 4] = [
     ("AWS_ACCESS_KEY_ID", "test"),
     ("AWS_SECRET_ACCESS_KEY", "test-secret"),
-    ("AWS_REGION", "us-east-1"),
+    ("AWS_DEFAULT_REGION", "us-east-1"),
     ("AWS_EC2_METADATA_DISABLED", "true"),
 ];
 

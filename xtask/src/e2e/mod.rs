@@ -58,13 +58,18 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "dead-letters",
-        programs: &["dead_letters"],
-        needs: &[REDIS_PROGRAMS],
+        programs: &["dead_letters", "dead_letters_s3"],
+        needs: &[REDIS_PROGRAMS, S3],
     },
     Suite {
         name: "sns",
         programs: &["sns"],
         needs: &[SNS],
+    },
+    Suite {
+        name: "fan-out",
+        programs: &["fan_out"],
+        needs: &[KAFKA, REDIS_PROGRAMS, SNS],
     },
 ];
 
@@ -171,13 +176,18 @@ pub(crate) fn build_binary(metadata: &Metadata) -> anyhow::Result<PathBuf> {
     Ok(binary)
 }
 
-/// Makes the Python environments in advance, for those who look for them under the target folder.
-pub(crate) fn make_environments() -> anyhow::Result<()> {
+/// Where programs of servers are that can be had here, for benchmarks, which start them themselves. What cannot be had
+/// is told.
+pub(crate) fn servers() -> anyhow::Result<Vec<(&'static str, String)>> {
     let setup = Setup::new(&metadata::members()?);
-    python::start(&setup)?;
-    redis::server(&setup)?;
-    ministack::sns(&setup)?;
-    Ok(())
+    let mut environment = Vec::new();
+    for need in [PYTHON, REDIS_PROGRAMS, KAFKA, POSTGRES] {
+        match (need.start)(&setup) {
+            Ok(provided) => environment.extend(provided.environment),
+            Err(error) => eprintln!("!!!! {} IS MISSING: {error:#}", need.name.to_uppercase()),
+        }
+    }
+    Ok(environment)
 }
 
 fn run_suites(chosen: &dyn Fn(&Suite) -> bool, missing: Missing) -> anyhow::Result<()> {

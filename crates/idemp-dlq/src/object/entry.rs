@@ -57,9 +57,9 @@ impl Entry {
         Self { letter, keeping }
     }
 
-    /// The object's bytes, as those of a write that can be told from all others.
+    /// Makes this a write that can be told from all others, and gives the object's bytes.
     #[expect(clippy::expect_used, reason = "strings always have a JSON form")]
-    pub(super) fn to_write(&mut self) -> Vec<u8> {
+    pub(super) fn begin_write(&mut self) -> Vec<u8> {
         self.keeping.write = Uuid::new_v4().to_string();
         let keeping = serde_json::to_string(&self.keeping).expect("strings only");
         let mut json = self.letter.to_json();

@@ -296,10 +296,10 @@ impl DeadLetterStore for ObjectStoreDlq {
                 .await
                 .map(|()| count)
         };
-        let mut scan = match Scan::new(Arc::clone(&self.shelf), filter.clone()).await?.into_places() {
-            Ok(places) => return delete(places.collect()).await,
-            Err(scan) => scan,
-        };
+        let mut scan = Scan::new(Arc::clone(&self.shelf), filter.clone()).await?;
+        if scan.is_by_name() {
+            return delete(scan.into_places()).await;
+        }
         let mut count = 0;
         while let Some(page) = scan.next().await? {
             count += delete(page.into_iter().map(|seen| seen.place).collect()).await?;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::TryStreamExt;
 use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::client::{HttpClient, HttpConnector};
+use object_store::limit::LimitStore;
 use object_store::path::Path;
 use object_store::{BackoffConfig, ClientConfigKey, ClientOptions, Error, ObjectStore, RetryConfig};
 use rustls::crypto::ring;
@@ -17,6 +18,8 @@ use crate::{StoreError, StoreErrorKind as Kind};
 /// For credentials to be had, and for the bucket to answer at the start.
 const OPEN_WITHIN: Duration = Duration::from_secs(15);
 const CONNECT_WITHIN: Duration = Duration::from_secs(3);
+/// How many requests are under way at once; others wait for their turn, which takes nothing from their time.
+const AT_ONCE: usize = 64;
 /// For one request, from its start to the last byte of the answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
@@ -55,7 +58,7 @@ impl S3Config {
 }
 
 /// Opens a bucket and looks whether it is there.
-pub(super) async fn open(config: &S3Config) -> Result<AmazonS3, StoreError> {
+pub(super) async fn open(config: &S3Config) -> Result<LimitStore<AmazonS3>, StoreError> {
     let environment = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let mut builder = AmazonS3Builder::from_env()
         .with_bucket_name(&config.bucket)
@@ -98,10 +101,10 @@ pub(super) async fn open(config: &S3Config) -> Result<AmazonS3, StoreError> {
     let probe = async {
         let credential = store.credentials().get_credential().await;
         credential.map_err(|error| cannot_open(NO_CREDENTIALS).with_source(error))?;
-        is_there(&store, config).await
+        is_there(&store, &config.prefix).await
     };
     match tokio::time::timeout(OPEN_WITHIN, probe).await {
-        Ok(probed) => probed.map(|()| store),
+        Ok(probed) => probed.map(|()| LimitStore::new(store, AT_ONCE)),
         Err(_elapsed) => Err(cannot_open(
             "no answer from the object store, or none about credentials",
         )),
@@ -123,22 +126,16 @@ fn has_credentials(environment: impl Fn(&str) -> Option<String>) -> bool {
 }
 
 /// Asks for one name.
-async fn is_there(store: &AmazonS3, config: &S3Config) -> Result<(), StoreError> {
-    let prefix = Path::from(config.prefix.as_str());
-    match store.list(Some(&prefix)).try_next().await {
-        Ok(_) => Ok(()),
-        Err(Error::NotFound { .. }) => Err(StoreError::new(
-            Kind::CannotOpen,
-            format!("there is no bucket {}", config.bucket),
-        )),
-        Err(error) => {
-            let error = fault::error(error);
-            Err(match error.kind() {
-                Kind::Unavailable => cannot_open("the object store cannot be reached").with_source(error),
-                _ => error,
-            })
-        }
-    }
+async fn is_there(store: &AmazonS3, prefix: &str) -> Result<(), StoreError> {
+    let prefix = Path::from(prefix);
+    let Err(error) = store.list(Some(&prefix)).try_next().await else {
+        return Ok(());
+    };
+    let error = fault::error(error);
+    Err(match error.kind() {
+        Kind::Unavailable => cannot_open("the object store cannot be reached").with_source(error),
+        _ => error,
+    })
 }
 
 fn cannot_open(message: &'static str) -> StoreError {

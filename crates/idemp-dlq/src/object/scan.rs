@@ -56,15 +56,17 @@ impl Scan {
         })
     }
 
-    /// The places alone, where those tell everything that the filter looks at.
-    pub(super) fn into_places(self) -> Result<impl Iterator<Item = Place>, Self> {
+    /// Whether the names tell everything that the filter looks at.
+    pub(super) const fn is_by_name(&self) -> bool {
         let Filter {
             reason, since, until, ..
         } = &self.filter;
-        if reason.is_some() || since.is_some() || until.is_some() {
-            return Err(self);
-        }
-        Ok(self.names.into_iter().map(|(place, _)| place).take(self.left))
+        reason.is_none() && since.is_none() && until.is_none()
+    }
+
+    /// The places that the names alone mean.
+    pub(super) fn into_places(self) -> Vec<Place> {
+        self.names.into_iter().map(|(place, _)| place).take(self.left).collect()
     }
 
     /// The next entries that the filter means, at least one; `None` after the last.
@@ -108,7 +110,7 @@ impl Scan {
             Ok(head) => self.filter.matches(head),
             Err(_) => self.matches_unread(found.modified),
         };
-        Ok(is_meant.then(|| Seen {
+        Ok(is_meant.then_some(Seen {
             place,
             id,
             head,

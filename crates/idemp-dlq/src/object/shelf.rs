@@ -89,7 +89,7 @@ impl Shelf {
     }
 
     async fn write(&self, path: &Path, entry: &mut Entry, mode: PutMode) -> Result<bool, StoreError> {
-        let payload = PutPayload::from(entry.to_write());
+        let payload = PutPayload::from(entry.begin_write());
         match self.store.put_opts(path, payload, PutOptions::from(mode)).await {
             Ok(_) => Ok(true),
             // The client sends a request again if the reply was lost, and then meets what it has written itself.
