@@ -22,6 +22,7 @@ mod memory;
 mod receiver;
 mod report;
 mod serialize;
+mod sinks;
 mod webhook;
 
 use std::process::ExitCode;
@@ -37,6 +38,7 @@ const BENCHES: &[(&str, Run)] = &[
     ("hmac", hmac::run),
     ("webhook", webhook::run),
     ("receiver", receiver::run),
+    ("sinks", sinks::run),
     ("memory", memory::run),
 ];
 

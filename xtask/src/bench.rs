@@ -5,8 +5,7 @@ use crate::{e2e, process};
 
 /// Runs the benchmark program; without names, all of it.
 pub(crate) fn run(names: &[&str]) -> anyhow::Result<()> {
-    if let Err(error) = e2e::make_environments() {
-        eprintln!("no Python to compare with: {error:#}");
-    }
-    process::run(cargo(["run", "--release", "--package", "idemp-bench", "--"]).args(names))
+    let servers = e2e::servers()?;
+    let mut bench = cargo(["run", "--release", "--package", "idemp-bench", "--"]);
+    process::run(bench.args(names).envs(servers))
 }

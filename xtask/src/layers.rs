@@ -32,6 +32,7 @@ const ALL: &[&str] = &[
     "idemp-dispatch",
     "idemp-cli",
     "idemp-testkit",
+    "idemp-tests",
 ];
 
 /// Any crate's tests may use this.
