@@ -20,6 +20,8 @@ pub enum Suite {
     Postgres,
     /// Claims in Redis, Valkey and Postgres, and the inbox, on servers that come and go.
     Claims,
+    /// Consumers of Kafka and Redis Streams, on servers that come and go.
+    Consumers,
     /// Several sinks at once.
     FanOut,
     /// Fleets of receivers that share a store.
@@ -38,6 +40,7 @@ impl Suite {
             Self::DeadLetters => "dead-letters",
             Self::Postgres => "postgres",
             Self::Claims => "claims",
+            Self::Consumers => "consumers",
             Self::FanOut => "fan-out",
             Self::Fleet => "fleet",
         }

@@ -57,6 +57,11 @@ const SUITES: &[Suite] = &[
         needs: &[PYTHON, REDIS_PROGRAMS],
     },
     Suite {
+        name: "consumers",
+        programs: &["consumers"],
+        needs: &[REDIS_PROGRAMS, KAFKA],
+    },
+    Suite {
         name: "dead-letters",
         programs: &["dead_letters", "dead_letters_s3"],
         needs: &[REDIS_PROGRAMS, S3],
