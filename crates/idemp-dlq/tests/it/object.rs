@@ -49,6 +49,8 @@ struct Objects {
     inner: InMemory,
     puts: Mutex<Option<(&'static str, Fault)>>,
     deletes_denied: Mutex<bool>,
+    /// What somebody else writes to the path of the next write, right before it.
+    intervention: Mutex<Option<Vec<u8>>>,
     requests: AtomicUsize,
 }
 
@@ -69,6 +71,10 @@ fn denied(path: &Path) -> Error {
 impl ObjectStore for Objects {
     async fn put_opts(&self, path: &Path, payload: PutPayload, options: PutOptions) -> object_store::Result<PutResult> {
         self.requests.fetch_add(1, Ordering::SeqCst);
+        let intervention = self.intervention.lock().unwrap().take();
+        if let Some(bytes) = intervention {
+            self.inner.put(path, bytes.into()).await?;
+        }
         let fault = *self.puts.lock().unwrap();
         match fault.filter(|(word, _)| path.as_ref().contains(word)) {
             None => self.inner.put_opts(path, payload, options).await,
@@ -361,6 +367,40 @@ async fn a_lost_reply_is_not_taken_for_somebody_elses_write() {
     assert!(place.claims(&id, &token, 101).await);
     assert_eq!(place.mark_replayed(&id, &token, at(102)).await.unwrap(), Settled::Done);
     assert_eq!(place.paths().await, [replayed(FIRST)]);
+}
+
+#[tokio::test]
+async fn what_somebody_else_writes_between_reading_and_writing_is_not_lost() {
+    let place = Place::new();
+    let (id, token) = place.claimed(&letter(1)).await;
+    let held = place.bytes(&dead(FIRST)).await;
+    place.release(&id, &token).await.unwrap();
+    let free = place.bytes(&dead(FIRST)).await;
+    let intervene = |bytes: &[u8]| *place.objects.intervention.lock().unwrap() = Some(bytes.to_vec());
+
+    intervene(&held);
+    let claim = place.claim(&id, &LeaseToken::random(), LEASE, at(101)).await.unwrap();
+    assert_eq!(claim, Claim::Held { until: at(130) });
+
+    // A letter is taken into what the other has written.
+    intervene(&free);
+    let newer = DeadLetter {
+        dead_at: at(500),
+        ..letter(1)
+    };
+    assert_eq!(place.put(newer).await.unwrap(), Put::Updated);
+    let there = place.load(&id).await.unwrap().unwrap();
+    assert_eq!((there.letter.dead_at, there.held_until), (at(500), None));
+
+    // A new letter does not take the place of one that has just come.
+    place.purge(&Filter::default()).await.unwrap();
+    intervene(&held);
+    let other = DeadLetter {
+        message: idemp_core::Message::new(letter(1).message.key().clone(), "other bytes").unwrap(),
+        ..letter(1)
+    };
+    assert_eq!(place.put(other).await.unwrap(), Put::Conflict);
+    assert_eq!(contents(&place.store).await.len(), 2);
 }
 
 #[tokio::test]
