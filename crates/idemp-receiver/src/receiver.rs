@@ -148,6 +148,15 @@ impl Receiver {
         self.0.gate.drain().await;
     }
 
+    /// [Drains](Self::drain), and then closes the store, also for other receivers that share it.
+    ///
+    /// # Cancel safety
+    /// As [`drain`](Self::drain).
+    pub async fn close(&self) {
+        self.drain().await;
+        self.0.store.close().await;
+    }
+
     /// How it works.
     #[must_use]
     pub fn config(&self) -> &ReceiverConfig {

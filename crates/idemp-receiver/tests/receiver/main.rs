@@ -8,6 +8,7 @@
 )]
 
 mod http;
+mod inbox;
 mod metrics;
 mod model;
 mod races;

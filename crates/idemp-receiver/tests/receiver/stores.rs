@@ -282,3 +282,23 @@ async fn a_receiver_over_sqlite_runs_each_event_once() {
     }
     assert_eq!(runs.count(), 200);
 }
+
+/// What was asked before is on disk, and nothing holds the file any more.
+#[tokio::test]
+async fn a_closed_file_is_let_go_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("claims.db");
+    let store = SqliteStore::open(&path).unwrap();
+    assert_eq!(store.claim(&copy(), LEASE).await.unwrap(), Claim::Claimed);
+    store.close().await;
+    store.close().await;
+    // The last connection takes the files beside it away.
+    assert!(!folder.path().join("claims.db-wal").exists());
+    let error = store.claim(&copy(), LEASE).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    let again = SqliteStore::open(&path).unwrap();
+    assert!(matches!(
+        again.claim(&copy(), LEASE).await.unwrap(),
+        Claim::InProgress { .. }
+    ));
+}
