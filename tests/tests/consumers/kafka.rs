@@ -237,7 +237,6 @@ async fn a_broker_that_is_restarted_is_no_end() {
     }
     until("some have run", || effects.distinct() >= 20).await;
     broker.kafka.take_away();
-    tokio::time::sleep(Duration::from_millis(100)).await;
     broker.kafka.bring_back();
     for step in 61..=120 {
         broker.send(step, 3).await;

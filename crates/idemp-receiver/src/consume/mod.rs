@@ -28,3 +28,7 @@ pub use kafka::{KafkaConsumer, KafkaConsumerConfig};
 pub use message::{Arrived, Position, QuarantineError, Quarantined};
 #[cfg(feature = "redis-streams")]
 pub use redis_streams::{RedisStreamsConsumer, RedisStreamsConsumerConfig};
+
+#[cfg(all(doctest, feature = "kafka", feature = "redis-streams", feature = "sqlite"))]
+#[doc = include_str!("../../../../docs/consumers.md")]
+struct Guide;
