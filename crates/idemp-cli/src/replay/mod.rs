@@ -3,10 +3,10 @@
 mod totals;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use idemp_core::SinkName;
-use idemp_dlq::{Fate, Filter, Letterhead, Progress as Step, Refused, ReplayOptions, Replayer, Target as Destination};
+use idemp_dlq::{Fate, Filter, Progress as Step, Refused, ReplayOptions, Replayer, Target as Destination};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::ConfigArg;
@@ -120,7 +120,7 @@ async fn with_letters(
         )));
     }
     if args.dry_run {
-        return dry_run(args, letters, filter).await;
+        return dry_run(args, replayer, letters, filter).await;
     }
     let destination = |target: &Target| Destination {
         sink: target.sink.clone(),
@@ -146,8 +146,7 @@ async fn sinks(letters: &Letters, filter: &Filter) -> Result<BTreeSet<SinkName>,
     Ok(sinks)
 }
 
-async fn dry_run(args: &Args, letters: &Letters, mut filter: Filter) -> Result<Exit, Failure> {
-    let now = SystemTime::now();
+async fn dry_run(args: &Args, replayer: &Replayer, letters: &Letters, mut filter: Filter) -> Result<Exit, Failure> {
     let mut exit = Exit::Done;
     if !args.json {
         print_bytes(heading().as_bytes())?;
@@ -156,11 +155,11 @@ async fn dry_run(args: &Args, letters: &Letters, mut filter: Filter) -> Result<E
         let mut listed = 0;
         let readable = each_letterhead(store, &filter, |head| {
             listed += 1;
-            let refused = if args.force {
-                None
-            } else {
-                refusal(head, args.receiver_ttl, now)
-            };
+            let refused = replayer.refusal(head).map(|refused| match refused {
+                Refused::NotBefore(_) => "not_before",
+                Refused::ReceiverForgot { .. } => "receiver_ttl",
+                _ => "refused",
+            });
             if args.json {
                 let mut json = LetterJson::new(head);
                 json.refused = refused;
@@ -179,15 +178,6 @@ async fn dry_run(args: &Args, letters: &Letters, mut filter: Filter) -> Result<E
         filter.limit = filter.limit.map(|limit| limit.saturating_sub(listed));
     }
     Ok(exit)
-}
-
-/// Why the entry would be refused now.
-fn refusal(head: &Letterhead, receiver_ttl: Duration, now: SystemTime) -> Option<&'static str> {
-    if head.not_before.is_some_and(|not_before| not_before > now) {
-        return Some("not_before");
-    }
-    let since = head.maybe_delivered_since()?;
-    (now.duration_since(since).unwrap_or_default() >= receiver_ttl).then_some("receiver_ttl")
 }
 
 async fn replay(

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 pub use options::{OptionsError, ReplayOptions};
 pub use report::{Fate, Progress, Refused, ReplayError, ReplaySummary, Stopped};
 
-use crate::{DeadLetterStore, Filter};
+use crate::{DeadLetterStore, Filter, Letterhead};
 use options::Checked;
 
 /// Where the letters of one sink go.
@@ -71,6 +71,14 @@ impl Replayer {
     pub fn with_clock(mut self, clock: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
         self.clock = Arc::new(clock);
         self
+    }
+
+    /// Why this entry would be refused if it were replayed now, by what its record says: for a list of what a replay
+    /// would do. What the sink can never send shows only with the body.
+    #[must_use]
+    pub fn refusal(&self, head: &Letterhead) -> Option<Refused> {
+        self.options
+            .refusal(head.not_before, head.maybe_delivered_since(), (self.clock)())
     }
 
     /// Replays what the filter means now, in replay order, to the target that `targets` names for each sink; entries

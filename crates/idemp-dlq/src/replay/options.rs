@@ -1,7 +1,9 @@
 //! How a replay goes about it.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
+
+use super::report::Refused;
 
 /// How a replay goes about it. Every field has a default.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,6 +61,26 @@ pub(super) struct Checked {
     pub(super) stop_after_failures: u32,
     pub(super) receiver_ttl: Duration,
     pub(super) force: bool,
+}
+
+impl Checked {
+    /// Why an entry must not go out now, by what its record says.
+    pub(super) fn refusal(
+        &self,
+        not_before: Option<SystemTime>,
+        maybe_delivered_since: Option<SystemTime>,
+        now: SystemTime,
+    ) -> Option<Refused> {
+        if self.force {
+            return None;
+        }
+        if let Some(not_before) = not_before.filter(|at| *at > now) {
+            return Some(Refused::NotBefore(not_before));
+        }
+        let since = maybe_delivered_since?;
+        let age = now.duration_since(since).unwrap_or_default();
+        (age >= self.receiver_ttl).then_some(Refused::ReceiverForgot { since })
+    }
 }
 
 impl ReplayOptions {

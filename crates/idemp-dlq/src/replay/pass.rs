@@ -216,15 +216,8 @@ impl<'a> Pass<'a> {
         if let Err(refusal) = target.sink.check(&letter.message) {
             return Some(Refused::Unsendable(refusal));
         }
-        if self.options.force {
-            return None;
-        }
-        if let Some(not_before) = letter.not_before.filter(|at| *at > now) {
-            return Some(Refused::NotBefore(not_before));
-        }
-        let since = letter.maybe_delivered_since()?;
-        let age = now.duration_since(since).unwrap_or_default();
-        (age >= self.options.receiver_ttl).then_some(Refused::ReceiverForgot { since })
+        self.options
+            .refusal(letter.not_before, letter.maybe_delivered_since(), now)
     }
 
     /// Sends a letter once, writes down what came of it, and says whether that could be written.
