@@ -97,6 +97,11 @@ pub(super) fn refused(refusal: &Refusal) -> Failure {
     coded(RejectsEvent, "NotSendable", &refusal.to_string())
 }
 
+/// A success that is not SNS's own, maybe of something on the way.
+pub(super) fn no_message_id() -> Failure {
+    coded(Ambiguous, "NoMessageId", "an answer without a message id")
+}
+
 /// A failure before anything went out.
 pub(super) fn not_sent(why: &str) -> Failure {
     Failure::transport(Transport::Connect).with_detail(Detail::new(why))

@@ -168,7 +168,8 @@ impl Sink for SnsSink {
                 .message_deduplication_id(deduplication_id(key));
         }
         match timeout_at(deadline, publish.send()).await {
-            Ok(Ok(_message_id)) => Outcome::Delivered { status: None },
+            Ok(Ok(answer)) if answer.message_id().is_some() => Outcome::Delivered { status: None },
+            Ok(Ok(_)) => classify::no_message_id().into(),
             Ok(Err(error)) => classify::failure(&error).into(),
             Err(_elapsed) => classify::out_of_time().into(),
         }

@@ -86,6 +86,11 @@ async fn an_answer_that_is_not_of_sns_is_ambiguous() {
         (Answer::status(503).body("busy"), "HTTP-503"),
         (Answer::status(403).body("no"), "HTTP-403"),
         (Answer::status(302).header("Location", "/elsewhere"), "HTTP-302"),
+        (
+            Answer::status(200).body("<PublishResponse><PublishResult/></PublishResponse>"),
+            "NoMessageId",
+        ),
+        (Answer::status(200).body("<html>log in first</html>"), "HTTP-200"),
         // Half an error.
         (refused(400, "InvalidParameter").truncated(60), "DispatchFailure"),
     ];
