@@ -5,15 +5,23 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use idemp_receiver::{Event, HandlerError, PostgresInbox, Receiver, ReceiverConfig};
+use idemp_core::{EventType, Run, Secret, SinkName};
+use idemp_dispatch::{Dispatcher, LaneConfig};
+use idemp_dlq::MemoryStore;
+use idemp_receiver::{Event, HandlerError, PostgresInbox, Receiver, ReceiverConfig, ReceiverLayer};
+use idemp_sinks::webhook::{WebhookConfig, WebhookProxy, WebhookSink};
+use idemp_tests::{Process, free_address};
 use rustix::process::{Signal, getpid, kill_process};
 
-use crate::support::{Chance, Signed, client, patient_config, pool, postgres, receiver, redis, store};
+use crate::support::{
+    Chance, PATIENCE, SECRET, Signed, client, patient_config, pool, postgres, receiver, redis, store,
+};
 
 const EVENTS: usize = 2_000;
 const RECEIVERS: usize = 6;
@@ -79,6 +87,58 @@ async fn over_the_postgres_inbox_nothing_is_lost_and_nothing_runs_twice() {
     let (effects_taken, runs) = (effects.len(), counted(effects));
     assert_eq!((effects_taken, runs.len()), (EVENTS, EVENTS));
     assert!(fates.keys.iter().all(|key| runs[key] == 1));
+}
+
+/// In real time, with the sender's own schedule: the claim of the dead is over before the budget is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_that_is_killed_right_after_its_claim_costs_no_dead_letter() {
+    let Some(server) = redis() else { return };
+    let address = free_address();
+    let dies = serve(server.address(), address, KILLED_BEFORE);
+    let webhook = WebhookConfig {
+        proxy: WebhookProxy::None,
+        ..WebhookConfig::new(format!("http://{address}/"), Secret::new(SECRET).unwrap())
+    };
+    let mut lane = LaneConfig::new(
+        SinkName::parse("webhook").unwrap(),
+        Arc::new(WebhookSink::new(webhook).unwrap()),
+        Arc::new(MemoryStore::new()),
+    );
+    lane.attempt_timeout = PATIENCE;
+    let dispatcher = Dispatcher::new(vec![lane]).unwrap();
+    let run = Run::new();
+    let sent = dispatcher
+        .try_submit(run.event(EventType::TOOL_END, &1).unwrap())
+        .unwrap();
+    let died = tokio::task::spawn_blocking(move || dies.finish(PATIENCE))
+        .await
+        .unwrap();
+    assert_eq!(died.status.code(), None, "killed: {}", died.stdout);
+    let mut client = client(server.address()).await;
+    let held: usize = redis::cmd("DBSIZE").query_async(&mut client).await.unwrap();
+    assert_eq!(held, 1, "the claim of the dead");
+
+    let _lives = serve(server.address(), address, OK);
+    assert!(sent.settled().await.all_delivered());
+    let attempts = dispatcher.stats().lanes[0].attempts;
+    assert!((2..=4).contains(&attempts), "{attempts}");
+    let effects: usize = redis::cmd("LLEN")
+        .arg("effects")
+        .query_async(&mut client)
+        .await
+        .unwrap();
+    assert_eq!(effects, 1);
+}
+
+/// A receiver over HTTP, in a process of its own.
+fn serve(redis: SocketAddr, address: SocketAddr, action: &str) -> Process {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", "kills::child_receiver", "--nocapture", "--test-threads=1"])
+        .env(STORE, format!("http {redis} {address} {action}"));
+    let mut process = Process::start("a receiver", &mut command);
+    process.wait_until("it listens", PATIENCE, |_| TcpStream::connect(address).ok());
+    process
 }
 
 fn counted(keys: Vec<String>) -> HashMap<String, usize> {
@@ -229,6 +289,10 @@ fn child_receiver() {
     runtime.block_on(async {
         match named.split_once(' ').unwrap() {
             ("redis", address) => serve_redis(address.parse().unwrap()).await,
+            ("http", rest) => {
+                let words: Vec<&str> = rest.split(' ').collect();
+                serve_http(words[0].parse().unwrap(), words[1], words[2].to_owned()).await;
+            }
             (_, url) => serve_inbox(url).await,
         }
     });
@@ -242,7 +306,7 @@ fn config() -> ReceiverConfig {
     }
 }
 
-async fn serve_redis(address: std::net::SocketAddr) {
+async fn serve_redis(address: SocketAddr) {
     let receiver = receiver(store(address), config());
     let client = client(address).await;
     for (key, action) in requests() {
@@ -257,6 +321,25 @@ async fn serve_redis(address: std::net::SocketAddr) {
         };
         answer(&receiver, &key, handler).await;
     }
+}
+
+/// With the default lease, as it would be deployed.
+async fn serve_http(redis: SocketAddr, address: &str, action: String) {
+    let client = client(redis).await;
+    let handle = move |event: Event| {
+        let (mut client, action) = (client.clone(), action.clone());
+        async move {
+            before_effect(&action)?;
+            let mut push = redis::cmd("RPUSH");
+            push.arg("effects").arg(event.key());
+            push.exec_async(&mut client).await.unwrap();
+            Ok::<(), HandlerError>(())
+        }
+    };
+    let layer = ReceiverLayer::new(receiver(store(redis), patient_config()));
+    let app = axum::Router::new().route("/", axum::routing::post(handle).route_layer(layer));
+    let listener = tokio::net::TcpListener::bind(address).await.unwrap();
+    axum::serve(listener, app).await.unwrap();
 }
 
 async fn serve_inbox(url: &str) {
