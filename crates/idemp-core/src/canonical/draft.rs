@@ -15,7 +15,7 @@ use super::string;
 const TYPICAL_ENTRIES: usize = 24;
 
 /// An object of at most this many bytes is reordered when it ends: it is in the cache, and needs no bookkeeping.
-const SMALL: usize = 1024;
+const SMALL: usize = 4096;
 
 pub(super) struct Draft<'o> {
     /// The draft stands after what the caller had in it.
@@ -132,28 +132,28 @@ impl<'o> Draft<'o> {
         self.out.len() - 1
     }
 
-    #[inline]
+    #[inline(always)]
     fn end_key(&mut self, object: &mut Object, start: usize, prefix: u64) {
-        let entry = Entry {
+        // Built in its place, and compared there: a copy of what was just written is slow.
+        self.open.push(Entry {
             prefix,
             start,
             key_end: self.out.len() + 1,
             end: 0,
-        };
-        if object.sorted && self.open.len() > object.first_entry {
-            object.sorted = self
-                .open
-                .last()
-                .is_none_or(|last| order::compare(self.out, last, &entry).is_lt());
+        });
+        if object.sorted
+            && let [.., last, entry] = &self.open[object.first_entry..]
+        {
+            object.sorted = order::compare(self.out, last, entry).is_lt();
         }
-        self.open.push(entry);
         self.out.extend_from_slice(b"\": ");
     }
 
     pub(super) fn end_object(&mut self, object: &Object) {
         self.depth -= 1;
-        self.out.push(b'}');
-        if !object.sorted {
+        if object.sorted {
+            self.out.push(b'}');
+        } else {
             self.sort(object);
         }
         self.open.truncate(object.first_entry);
@@ -174,20 +174,23 @@ impl<'o> Draft<'o> {
         Ok(())
     }
 
-    /// Reorders a small object; notes another one for later.
+    /// Ends a small object in the right order; notes another one for later.
     #[inline(never)]
     fn sort(&mut self, object: &Object) {
         let entries = &mut self.open[object.first_entry..];
-        let mut end = self.out.len() - 1;
+        self.out.extend_from_slice(SEPARATOR);
+        let mut end = self.out.len();
         for entry in entries.iter_mut().rev() {
             entry.end = end;
-            end = entry.start.saturating_sub(SEPARATOR.len());
+            end = entry.start;
         }
         let entries = order::sort(self.out, entries);
         if self.out.len() - object.start <= SMALL {
             order::rewrite(self.out, object.start, entries);
             return;
         }
+        self.out.truncate(self.out.len() - SEPARATOR.len());
+        self.out.push(b'}');
         let first = self.entries.len();
         self.entries.extend_from_slice(entries);
         self.unsorted.push(Unsorted {

@@ -19,7 +19,7 @@ pub(super) struct Entry {
     pub(super) start: usize,
     /// Where it ends.
     pub(super) key_end: usize,
-    /// Where the value ends. Only known when the object has ended.
+    /// Where the separator behind the value ends. Only known when the object has ended.
     pub(super) end: usize,
 }
 
@@ -97,13 +97,13 @@ fn without_replaced<'e>(out: &[u8], entries: &'e mut [Entry]) -> &'e [Entry] {
     &entries[..kept]
 }
 
-/// Writes the object that stands from `start` to the end of `out` anew, with these entries.
+/// Writes the object that stands from `start` to the end of `out` anew, with these entries. A separator stands behind
+/// each, even the last.
 pub(super) fn rewrite(out: &mut Vec<u8>, start: usize, entries: &[Entry]) {
     let end = out.len();
-    out.reserve(end - start + SEPARATOR.len());
+    out.reserve(end - start);
     for entry in entries {
         out.extend_from_within(entry.start..entry.end);
-        out.extend_from_slice(SEPARATOR);
     }
     let last = out.len() - SEPARATOR.len();
     out[last] = b'}';
@@ -159,10 +159,11 @@ pub(super) fn emit<'d>(draft: &'d [u8], unsorted: &[Unsorted], entries: &[Entry]
                 *begun = true;
                 let objects = &unsorted[within.clone()];
                 let before = objects.partition_point(|object| object.place.start < entry.start);
-                let inside = objects[before..].partition_point(|object| object.place.start < entry.end);
+                let end = entry.end - SEPARATOR.len();
+                let inside = objects[before..].partition_point(|object| object.place.start < end);
                 let first = within.start + before;
                 stack.push(Level::Text {
-                    place: entry.start..entry.end,
+                    place: entry.start..end,
                     unsorted: first..first + inside,
                 });
             }
