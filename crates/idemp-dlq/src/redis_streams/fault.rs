@@ -7,6 +7,9 @@ use crate::{RecordError, StoreError, StoreErrorKind};
 /// Marks the error of a store that was closed.
 const CLOSED: &str = "the dead-letter store is closed";
 
+/// How Redis 7.0 refuses a command within a script to a login that may run the script: without a code of its own.
+const NOT_IN_SCRIPT: &str = "The user executing the script can't";
+
 /// What the server's codes mean. What is not here may pass.
 const CODES: [(&str, StoreErrorKind, &str); 10] = [
     ("OOM", StoreErrorKind::Full, "no memory is left for dead letters"),
@@ -62,6 +65,9 @@ pub(super) fn of(error: RedisError) -> StoreError {
         return StoreError::new(StoreErrorKind::Closed, CLOSED);
     }
     let (kind, message) = match error.code() {
+        Some("ERR") if error.detail().is_some_and(|detail| detail.starts_with(NOT_IN_SCRIPT)) => {
+            (StoreErrorKind::CannotOpen, "the login may not use the dead letters")
+        }
         Some(code) => CODES.iter().find(|(known, ..)| *known == code).map_or(
             (StoreErrorKind::Unavailable, "the dead-letter server refuses"),
             |(_, kind, message)| (*kind, message),
@@ -123,6 +129,8 @@ mod tests {
                 "the source's text is the source's: {error}"
             );
         }
+        let refused = error("ERR The user executing the script can't run this command or subcommand");
+        assert_eq!(refused.kind(), StoreErrorKind::CannotOpen);
         let broken = RedisError::from(std::io::Error::from(std::io::ErrorKind::ConnectionReset));
         assert_eq!(of(broken).kind(), StoreErrorKind::Unavailable);
         assert_eq!(of(closed()).kind(), StoreErrorKind::Closed);
