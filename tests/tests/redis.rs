@@ -22,7 +22,10 @@ use idemp_core::{
     RetrySchedule, Run, Secret, Sink, SinkName, Transport,
 };
 use idemp_dispatch::{Dispatcher, LaneConfig, LaneStats, Report, Settlement};
-use idemp_dlq::{DeadLetter, DeadLetterStore, Filter, ReplayOptions, Replayer, SqliteStore, Target};
+use idemp_dlq::{
+    DeadLetter, DeadLetterStore, Filter, RedisStreamsStore, ReplayOptions, Replayer, SqliteStore, StoreErrorKind,
+    Target,
+};
 use idemp_sinks::redis_streams::{RedisStreamsConfig, RedisStreamsSink};
 use idemp_testkit::proxy::{Fault, Proxy};
 use idemp_testkit::until;
@@ -448,6 +451,16 @@ fn tls_is_checked() {
             );
         }
         assert_eq!(keys_in(&redis).len(), 1);
+
+        let store = |root_certificates: &str| idemp_dlq::RedisStreamsConfig {
+            root_certificates: root_certificates.into(),
+            ..idemp_dlq::RedisStreamsConfig::new(format!("rediss://localhost:{port}"))
+        };
+        RedisStreamsStore::open(&store(&authority.pem)).await.unwrap();
+        let error = RedisStreamsStore::open(&store(&Authority::new().pem))
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     });
 }
 
