@@ -7,8 +7,9 @@ use crate::{RecordError, StoreError, StoreErrorKind};
 /// Marks the error of a store that was closed.
 const CLOSED: &str = "the dead-letter store is closed";
 
-/// How Redis 7.0 refuses a command within a script to a login that may run the script: without a code of its own.
-const NOT_IN_SCRIPT: &str = "The user executing the script can't";
+/// How Redis 7.0 and Valkey refuse a command within a script to a login that may run the script: without a code of its
+/// own.
+const NOT_IN_SCRIPT: [&str; 2] = ["The user executing the script", "ACL failure in script"];
 
 /// What the server's codes mean. What is not here may pass.
 const CODES: [(&str, StoreErrorKind, &str); 10] = [
@@ -65,7 +66,7 @@ pub(super) fn of(error: RedisError) -> StoreError {
         return StoreError::new(StoreErrorKind::Closed, CLOSED);
     }
     let (kind, message) = match error.code() {
-        Some("ERR") if error.detail().is_some_and(|detail| detail.starts_with(NOT_IN_SCRIPT)) => {
+        Some("ERR") if may_not_in_script(&error) => {
             (StoreErrorKind::CannotOpen, "the login may not use the dead letters")
         }
         Some(code) => CODES.iter().find(|(known, ..)| *known == code).map_or(
@@ -79,6 +80,11 @@ pub(super) fn of(error: RedisError) -> StoreError {
         None => (StoreErrorKind::Unavailable, "no connection to the dead-letter server"),
     };
     StoreError::new(kind, message).with_source(error)
+}
+
+fn may_not_in_script(error: &RedisError) -> bool {
+    let detail = error.detail().unwrap_or_default();
+    NOT_IN_SCRIPT.iter().any(|beginning| detail.starts_with(beginning))
 }
 
 /// One entry that cannot be read.
@@ -129,8 +135,12 @@ mod tests {
                 "the source's text is the source's: {error}"
             );
         }
-        let refused = error("ERR The user executing the script can't run this command or subcommand");
-        assert_eq!(refused.kind(), StoreErrorKind::CannotOpen);
+        for refused in [
+            "ERR The user executing the script can't run this command or subcommand",
+            "ERR ACL failure in script: User l has no permissions to run the 'xadd' command",
+        ] {
+            assert_eq!(error(refused).kind(), StoreErrorKind::CannotOpen);
+        }
         let broken = RedisError::from(std::io::Error::from(std::io::ErrorKind::ConnectionReset));
         assert_eq!(of(broken).kind(), StoreErrorKind::Unavailable);
         assert_eq!(of(closed()).kind(), StoreErrorKind::Closed);
