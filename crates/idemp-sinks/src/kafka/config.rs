@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use idemp_core::{ErrorClass, Secret};
-use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::config::ClientConfig;
 use rdkafka::error::KafkaError as ClientError;
 
 use super::error::{KafkaError, KafkaErrorKind as Kind};
@@ -95,8 +95,6 @@ impl KafkaConfig {
         let at_most = |longest: u64| timeout.min(Duration::from_millis(longest));
         let ms = |time: Duration| time.as_millis().to_string();
         let mut config = ClientConfig::new();
-        // Through the log facade; who does not want it filters by the target `librdkafka`.
-        config.set_log_level(RDKafkaLogLevel::Info);
         config
             .set("bootstrap.servers", self.brokers.as_str())
             .set("client.id", "idemp")

@@ -6,7 +6,7 @@ use idemp_core::ErrorClass;
 use idemp_sinks::kafka::{KafkaConfig, KafkaSink};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
-use crate::{DELIVERED, SHORT, assert_failed, cluster, config, count, deliver, short_sink};
+use crate::{DELIVERED, SHORT, assert_failed, cluster, config, count, deliver, short_sink, until_delivered};
 
 const CUT: RDKafkaRespErr = RDKafkaRespErr::RD_KAFKA_RESP_ERR__TRANSPORT;
 
@@ -20,11 +20,10 @@ async fn a_broker_that_is_away_at_first_is_found_when_it_is_back() {
     }
     cluster.broker_up(-1).unwrap();
     // The client may still be waiting before it connects again.
-    while let outcome = deliver(&sink).await
-        && outcome != DELIVERED
-    {
-        assert_failed(outcome, ErrorClass::Transient, "MessageTimedOut");
-    }
+    until_delivered(&sink, |outcome| {
+        _ = assert_failed(outcome, ErrorClass::Transient, "MessageTimedOut")
+    })
+    .await;
     assert_eq!(count(&cluster), 1);
 }
 

@@ -6,7 +6,9 @@ use idemp_sinks::kafka::{KafkaConfig, KafkaSink};
 use rdkafka::mocking::MockCluster;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Answer};
 
-use crate::{DELIVERED, SHORT, TOPIC, assert_failed, cluster, config, count, deliver, short_sink, sink};
+use crate::{
+    DELIVERED, SHORT, TOPIC, assert_failed, cluster, config, count, deliver, short_sink, sink, until_delivered,
+};
 
 #[tokio::test]
 async fn an_event_is_refused_only_by_a_request_of_its_own() {
@@ -169,11 +171,10 @@ async fn a_producer_that_may_not_begin_rejects_the_configuration_until_it_may() 
         assert_failed(deliver(&sink).await, RejectsConfiguration, "ClusterAuthorizationFailed");
     }
     cluster.clear_request_errors(RDKafkaApiKey::InitProducerId);
-    while let outcome = deliver(&sink).await
-        && outcome != DELIVERED
-    {
-        assert_failed(outcome, RejectsConfiguration, "ClusterAuthorizationFailed");
-    }
+    until_delivered(&sink, |outcome| {
+        _ = assert_failed(outcome, RejectsConfiguration, "ClusterAuthorizationFailed")
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -189,11 +190,7 @@ async fn a_topic_that_is_missing_is_found_when_it_is_there() {
         assert_unknown_topic(deliver(&sink).await);
     }
     cluster.create_topic(TOPIC, 1, 1).unwrap();
-    while let outcome = deliver(&sink).await
-        && outcome != DELIVERED
-    {
-        assert_unknown_topic(outcome);
-    }
+    until_delivered(&sink, |outcome| assert_unknown_topic(outcome)).await;
     assert_eq!(count(&cluster), 1);
 }
 
@@ -221,10 +218,9 @@ async fn a_topic_that_is_denied_is_served_again_when_it_is_not() {
     }
     cluster.clear_request_errors(RDKafkaApiKey::Produce);
     cluster.topic_error(TOPIC, Answer::RD_KAFKA_RESP_ERR_NO_ERROR).unwrap();
-    while let outcome = deliver(&sink).await
-        && outcome != DELIVERED
-    {
-        assert_failed(outcome, RejectsConfiguration, "TopicAuthorizationFailed");
-    }
+    until_delivered(&sink, |outcome| {
+        _ = assert_failed(outcome, RejectsConfiguration, "TopicAuthorizationFailed")
+    })
+    .await;
     assert_eq!(count(&cluster), 2);
 }

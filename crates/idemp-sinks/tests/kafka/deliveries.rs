@@ -49,16 +49,13 @@ async fn an_attempt_that_is_dropped_does_not_unsend() {
 
     let message = message();
     let mut dropped = Box::pin(sink.deliver(&message, attempt(AMPLE)));
-    assert!(
-        futures_poll_once(&mut dropped).await,
-        "it is still waiting for its report"
-    );
+    assert!(poll_once(&mut dropped).await, "it is still waiting for its report");
     drop(dropped);
     assert_eq!(read(&cluster, 2).len(), 2);
 }
 
 /// Polls once, and says whether the future is still pending.
-async fn futures_poll_once<F: Future + Unpin>(future: &mut F) -> bool {
+async fn poll_once<F: Future + Unpin>(future: &mut F) -> bool {
     std::future::poll_fn(|context| {
         let pending = std::pin::Pin::new(&mut *future).poll(context).is_pending();
         std::task::Poll::Ready(pending)
@@ -91,7 +88,7 @@ async fn closing_hands_over_what_is_in_the_queue() {
 
     let message = message();
     let mut in_flight = Box::pin(sink.deliver(&message, attempt(AMPLE)));
-    assert!(futures_poll_once(&mut in_flight).await);
+    assert!(poll_once(&mut in_flight).await);
     sink.close().await;
     assert_eq!(in_flight.await, DELIVERED);
     assert_eq!(count(&cluster), 2);
@@ -109,8 +106,21 @@ async fn closing_leaves_no_message_without_an_end() {
 
     let message = message();
     let mut in_queue = Box::pin(sink.deliver(&message, attempt(AMPLE)));
-    assert!(futures_poll_once(&mut in_queue).await);
+    assert!(poll_once(&mut in_queue).await);
     sink.close().await;
     // Its time in the queue is up, and no broker came.
     assert_failed(in_queue.await, ErrorClass::Transient, "MessageTimedOut");
+}
+
+#[tokio::test]
+async fn a_sink_that_is_dropped_hands_over_what_is_in_the_queue() {
+    let cluster = cluster();
+    let sink = sink(&cluster);
+    // A producer cannot send before it has an id, so that this one is in the queue still.
+    let message = message();
+    let mut in_queue = Box::pin(sink.deliver(&message, attempt(AMPLE)));
+    assert!(poll_once(&mut in_queue).await);
+    drop(in_queue);
+    drop(sink);
+    assert_eq!(read(&cluster, 1).len(), 1);
 }

@@ -75,6 +75,19 @@ async fn deliver(sink: &KafkaSink) -> Outcome {
     sink.deliver(&message(), attempt(AMPLE)).await
 }
 
+/// Makes attempts until one succeeds; `meanwhile` looks at the others.
+async fn until_delivered(sink: &KafkaSink, meanwhile: impl Fn(Outcome)) {
+    let end = Instant::now() + AMPLE;
+    loop {
+        let outcome = deliver(sink).await;
+        if outcome == DELIVERED {
+            return;
+        }
+        meanwhile(outcome);
+        assert!(Instant::now() < end, "not delivered within {AMPLE:?}");
+    }
+}
+
 /// The failure of an attempt that is expected to fail, by its class and code.
 #[track_caller]
 fn assert_failed(outcome: Outcome, class: ErrorClass, code: &str) -> Failure {

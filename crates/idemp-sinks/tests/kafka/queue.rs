@@ -6,7 +6,7 @@ use std::time::Duration;
 use idemp_core::{ErrorClass, Sink};
 use idemp_sinks::kafka::{KafkaConfig, KafkaSink};
 
-use crate::{Cluster, DELIVERED, assert_failed, attempt, cluster, config, count, deliver, message};
+use crate::{Cluster, DELIVERED, assert_failed, attempt, cluster, config, count, deliver, message, until_delivered};
 
 /// Room for one message.
 fn narrow_sink(cluster: &Cluster) -> KafkaSink {
@@ -48,10 +48,9 @@ async fn an_attempt_that_finds_no_room_in_time_is_pushed_back() {
     assert_failed(pushed_back, ErrorClass::PushBack, "QueueFull");
     assert_failed(in_queue, ErrorClass::Transient, "MessageTimedOut");
     cluster.broker_up(-1).unwrap();
-    while let outcome = deliver(&sink).await
-        && outcome != DELIVERED
-    {
-        assert_failed(outcome, ErrorClass::Transient, "MessageTimedOut");
-    }
+    until_delivered(&sink, |outcome| {
+        _ = assert_failed(outcome, ErrorClass::Transient, "MessageTimedOut")
+    })
+    .await;
     assert_eq!(count(&cluster), 2);
 }
