@@ -18,7 +18,8 @@ async fn malformed_messages_go_to_quarantine_with_their_bytes_and_the_flow_goes_
     let no_event = r#"{"data": 1}"#;
     let no_event_signature = sign(no_event.as_bytes());
     let large = format!("{BODY}{}", " ".repeat(1 << 20));
-    let cases: &[(&str, &[(&str, &str)], &str)] = &[
+    type Fields<'f> = &'f [(&'f str, &'f str)];
+    let cases: &[(&str, Fields<'_>, &str)] = &[
         ("bad_signature", &[("key", KEY)], BODY),
         ("bad_signature", &[("key", KEY), ("signature", "sha256=00")], BODY),
         ("bad_signature", &[("key", KEY), ("signature", &good)], no_event),

@@ -262,7 +262,7 @@ impl Reader {
             let entries = self.read(&after, free.num_permits(), false).await;
             let entries = entries.inspect_err(|_| self.own = Some(after))?;
             self.own = entries.last().map(|entry| entry.id.clone());
-            self.take(entries, free).await;
+            self.take(entries, free);
             return Ok(());
         }
         let is_looking = self.reclaim.cursor != ENDS;
@@ -270,7 +270,7 @@ impl Reader {
             return self.reclaim(free).await;
         }
         let entries = self.read(">", free.num_permits(), true).await?;
-        self.take(entries, free).await;
+        self.take(entries, free);
         Ok(())
     }
 
@@ -308,13 +308,14 @@ impl Reader {
             );
             self.shared.flow.meters().trimmed(claimed.trimmed);
         }
-        self.shared.flow.meters().reclaimed(claimed.entries.len());
-        self.take(claimed.entries, free).await;
+        let taken = self.take(claimed.entries, free);
+        self.shared.flow.meters().reclaimed(taken);
         Ok(())
     }
 
-    /// Gives each entry a task and a place, except for those that are at work already.
-    async fn take(&self, entries: Vec<Entry>, mut free: OwnedSemaphorePermit) {
+    /// Gives each entry a task and a place, except for those that are at work already, and tells how many.
+    fn take(&self, entries: Vec<Entry>, mut free: OwnedSemaphorePermit) -> usize {
+        let mut taken = 0;
         for Entry { id, fields } in entries {
             let Some(fields) = fields else {
                 tracing::warn!("a pending entry was trimmed from the stream");
@@ -326,6 +327,7 @@ impl Reader {
                 continue;
             }
             let place = free.split(1);
+            taken += 1;
             let shared = Arc::clone(&self.shared);
             self.spawn(async move {
                 let message = entry::arrived(&shared.config.stream, id.clone(), fields);
@@ -337,6 +339,7 @@ impl Reader {
                 drop(place);
             });
         }
+        taken
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
