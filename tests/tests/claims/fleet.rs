@@ -65,6 +65,12 @@ impl Python {
         }
     }
 
+    fn has_done(&self, key: &str) -> bool {
+        std::fs::read_to_string(&self.out)
+            .unwrap_or_default()
+            .contains(&format!("\"{key}\""))
+    }
+
     fn effects(&self) -> HashMap<String, usize> {
         let mut effects = HashMap::new();
         for line in std::fs::read_to_string(&self.out).unwrap_or_default().lines() {
@@ -154,7 +160,7 @@ fn messages(run: &str, count: usize) -> Vec<Message> {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_event_is_processed_by_both_sides_of_a_fleet() {
     let Some(server) = redis() else { return };
-    let python = Python::start("fleet.py", server.address(), &["--fail", "0.1"]);
+    let python = Arc::new(Python::start("fleet.py", server.address(), &["--fail", "0.1"]));
     let effects = Effects::default();
     let ours = ours(server.address(), &effects, None, Some(10)).await;
     let sinks = Arc::new([sink(ours), sink(python.address)]);
@@ -169,6 +175,7 @@ async fn no_event_is_processed_by_both_sides_of_a_fleet() {
         let permit = Arc::new(permit);
         for _ in 0..number {
             let (sinks, message, permit) = (Arc::clone(&sinks), message.clone(), Arc::clone(&permit));
+            let (effects, python) = (effects.clone(), Arc::clone(&python));
             let mut chance = Chance(chance.below(u64::MAX));
             copies.spawn(async move {
                 let end = Instant::now() + 2 * PATIENCE;
@@ -182,6 +189,11 @@ async fn no_event_is_processed_by_both_sides_of_a_fleet() {
                     assert!(Instant::now() < end, "not taken in vain");
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
+                let key = message.key().to_string();
+                assert!(
+                    effects.of(&key) == 1 || python.has_done(&key),
+                    "{key} was acknowledged too early"
+                );
                 drop(permit);
             });
         }
