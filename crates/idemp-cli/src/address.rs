@@ -48,6 +48,89 @@ impl Address {
     }
 }
 
+impl Address {
+    /// Scheme and place, without what may be secret: the user before the host, and the options.
+    pub(crate) fn shown(&self) -> String {
+        let place = self.place.rsplit('@').next().unwrap_or_default();
+        format!("{}://{place}", self.scheme)
+    }
+
+    /// Takes the user before the host, and the option `password`.
+    ///
+    /// # Errors
+    /// If a password stands in the open.
+    #[cfg(any(feature = "redis", feature = "postgres"))]
+    pub(crate) fn take_login(&mut self) -> Result<Login, Failure> {
+        let place = std::mem::take(&mut self.place);
+        let (user, place) = match place.rsplit_once('@') {
+            Some((user, place)) => (Some(user), place),
+            None => (None, place.as_str()),
+        };
+        if user.is_some_and(|user| user.contains(':')) {
+            return Err(Failure::usage(
+                "a password in an address is seen by all: give password_env=VARIABLE or password_file=PATH",
+            ));
+        }
+        let username = match user.map(decode) {
+            Some(None) => return Err(Failure::usage("the user name is not percent-encoded UTF-8")),
+            user => user.flatten(),
+        };
+        Ok(Login {
+            place: place.to_owned(),
+            username,
+            password: self.options.take_secret("password")?,
+        })
+    }
+}
+
+/// Who logs in where.
+#[cfg(any(feature = "redis", feature = "postgres"))]
+pub(crate) struct Login {
+    /// The place without the user.
+    pub(crate) place: String,
+    pub(crate) username: Option<String>,
+    pub(crate) password: Option<Zeroizing<String>>,
+}
+
+#[cfg(any(feature = "redis", feature = "postgres"))]
+impl Login {
+    /// A URL with everything in it, for a client that wants it so.
+    pub(crate) fn url(&self, scheme: &str, options: &[(String, Zeroizing<String>)]) -> Zeroizing<String> {
+        let mut url = Zeroizing::new(format!("{scheme}://"));
+        if self.username.is_some() || self.password.is_some() {
+            encode(self.username.as_deref().unwrap_or_default(), &mut url);
+            if let Some(password) = &self.password {
+                url.push(':');
+                encode(password, &mut url);
+            }
+            url.push('@');
+        }
+        url.push_str(&self.place);
+        for (index, (name, value)) in options.iter().enumerate() {
+            url.push(if index == 0 { '?' } else { '&' });
+            encode(name, &mut url);
+            url.push('=');
+            encode(value, &mut url);
+        }
+        url
+    }
+}
+
+/// Appends text percent-encoded but for the unreserved characters (RFC 3986, section 2.3).
+#[cfg(any(feature = "redis", feature = "postgres"))]
+fn encode(text: &str, out: &mut String) {
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push('%');
+            for digit in [byte >> 4, byte & 15] {
+                out.push(char::from(b"0123456789ABCDEF"[usize::from(digit)]));
+            }
+        }
+    }
+}
+
 pub(crate) fn is_webhook(scheme: &str) -> bool {
     matches!(scheme, "http" | "https")
 }
@@ -206,6 +289,21 @@ mod tests {
         assert!(
             text.contains("password_env=VARIABLE") && !text.contains("hunter2"),
             "{text}"
+        );
+    }
+
+    #[test]
+    #[cfg(any(feature = "redis", feature = "postgres"))]
+    fn a_login_is_put_together_so_that_nothing_in_it_is_taken_for_something_else() {
+        let login = Login {
+            place: "h:5432/db".to_owned(),
+            username: Some("a@b".to_owned()),
+            password: Some("p:/é?".to_owned().into()),
+        };
+        let options = [("sslmode".to_owned(), "require&x".to_owned().into())];
+        assert_eq!(
+            login.url("postgres", &options).as_str(),
+            "postgres://a%40b:p%3A%2F%C3%A9%3F@h:5432/db?sslmode=require%26x"
         );
     }
 

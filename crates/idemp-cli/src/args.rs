@@ -5,7 +5,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 #[cfg(all(feature = "webhook", feature = "sqlite"))]
 use crate::demo;
-use crate::{canonicalize, classify, completions, dlq, key, receive, replay, send, sign, verify};
+use crate::{canonicalize, classify, completions, dlq, doctor, key, receive, replay, send, sign, verify};
 
 const EXIT_CODES: &str = "Exit codes: 0 done, or the thing asked for is true; 1 a failed check, an invalid line, an error \
 at run time, an event saved nowhere; 2 wrong usage or configuration; 3 finished, but some events were dead-lettered or \
@@ -33,6 +33,8 @@ pub(crate) enum Command {
     Dlq(dlq::Args),
     /// Send dead letters once more, under their original keys
     Replay(replay::Args),
+    /// Look whether a Redis suits claims, and whether the times of receiver and senders fit together
+    Doctor(doctor::Args),
     /// Turn JSON text into canonical bytes, with nothing added
     Canonicalize(canonicalize::Args),
     /// Print the X-Signature-256 of some bytes

@@ -8,6 +8,7 @@ use idemp_core::{Mode, SinkName, StatusPolicy, Verdict};
 use idemp_dispatch::OnFull;
 use serde::{Deserialize, Deserializer};
 
+use crate::address::{Address, is_webhook};
 use crate::exit::Failure;
 use crate::times;
 
@@ -82,6 +83,10 @@ pub(crate) struct SinkTable {
 }
 
 impl SinkTable {
+    pub(crate) fn is_webhook(&self) -> bool {
+        Address::parse(&self.to).is_ok_and(|address| is_webhook(&address.scheme))
+    }
+
     /// # Errors
     /// If a status is no number from 100 to 999.
     pub(crate) fn policy(&self) -> Result<StatusPolicy, Failure> {

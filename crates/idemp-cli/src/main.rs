@@ -12,6 +12,7 @@ mod config;
 #[cfg(all(feature = "webhook", feature = "sqlite"))]
 mod demo;
 mod dlq;
+mod doctor;
 mod exit;
 mod filter;
 mod io;
@@ -57,6 +58,7 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Demo(args) => demo::run(&args),
         Command::Send(args) => send::run(&args),
         Command::Receive(args) => receive::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Dlq(args) => dlq::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Canonicalize(args) => canonicalize::run(&args),

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use zeroize::Zeroizing;
 
-use crate::address::{Address, Options, decode};
+use crate::address::{Address, Login, Options};
 use crate::exit::Failure;
 
 /// A server's address without what is secret, and the options that are left.
 pub(crate) struct RedisAddress {
     /// `redis://HOST:PORT/DB`, or `rediss://` for TLS.
     pub(crate) url: String,
-    pub(crate) username: Option<String>,
-    pub(crate) password: Option<Zeroizing<String>>,
+    scheme: String,
+    pub(crate) login: Login,
     pub(crate) cluster: bool,
     pub(crate) connect_timeout: Duration,
     ca: Option<String>,
@@ -26,33 +26,25 @@ impl RedisAddress {
     /// # Errors
     /// If a password stands in the open, or an option is wrong.
     pub(crate) fn take(address: Address) -> Result<Self, Failure> {
+        let mut address = address;
+        let login = address.take_login()?;
         let Address {
-            scheme,
-            place,
-            mut options,
+            scheme, mut options, ..
         } = address;
-        let (user, place) = match place.rsplit_once('@') {
-            Some((user, place)) => (Some(user), place),
-            None => (None, place.as_str()),
-        };
-        if user.is_some_and(|user| user.contains(':')) {
-            return Err(Failure::usage(
-                "a password in an address is seen by all: give password_env=VARIABLE or password_file=PATH",
-            ));
-        }
-        let username = match user.map(decode) {
-            Some(None) => return Err(Failure::usage("the user name is not percent-encoded UTF-8")),
-            user => user.flatten(),
-        };
         Ok(Self {
-            url: format!("{scheme}://{place}"),
-            username,
-            password: options.take_secret("password")?,
+            url: format!("{scheme}://{}", login.place),
+            scheme,
+            login,
             cluster: options.take_parsed("cluster", "true or false")?.unwrap_or(false),
             connect_timeout: Duration::from_secs(3),
             ca: options.take("ca"),
             options,
         })
+    }
+
+    /// The URL with user name and password, for a client that wants it so.
+    pub(crate) fn with_login(&self) -> Zeroizing<String> {
+        self.login.url(&self.scheme, &[])
     }
 
     /// The option `stream`, which has to be there.
@@ -90,8 +82,9 @@ mod tests {
     fn an_address_is_taken_apart() {
         let mut address = take("rediss://a%20b@h:6379/2?stream=s&cluster=true").unwrap();
         assert_eq!(address.url, "rediss://h:6379/2");
-        assert_eq!(address.username.as_deref(), Some("a b"));
-        assert!(address.cluster && address.password.is_none());
+        assert_eq!(address.login.username.as_deref(), Some("a b"));
+        assert_eq!(address.with_login().as_str(), "rediss://a%20b@h:6379/2");
+        assert!(address.cluster && address.login.password.is_none());
         assert_eq!(address.stream().unwrap(), "s");
         assert!(address.stream().is_err());
     }

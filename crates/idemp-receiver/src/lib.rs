@@ -42,7 +42,7 @@ pub use memory::MemoryStore;
 pub use postgres::{InboxTransaction, POSTGRES_MIGRATIONS, PostgresInbox, PostgresStore};
 pub use receiver::{Incoming, Receiver};
 #[cfg(feature = "redis")]
-pub use redis::{RedisConfig, RedisStore};
+pub use redis::{Checked, RedisConfig, RedisStore};
 pub use reply::{BadRequest, Reply, Unavailable};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SQLITE_MIGRATIONS, SqliteInbox, SqliteStore};

@@ -15,6 +15,8 @@ use crate::io::{print_bytes, print_json, print_line};
 use crate::runtime;
 use crate::store::{DlqArg, Letters};
 
+#[allow(unused_imports, reason = "the quarantine of a consumer, which is a feature")]
+pub(crate) use view::hex;
 pub(crate) use view::{LetterJson, cause, heading, line};
 
 #[derive(Debug, clap::Args)]

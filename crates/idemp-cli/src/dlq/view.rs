@@ -167,7 +167,7 @@ pub(crate) fn cause(cause: Option<Cause>) -> String {
 }
 
 /// Lower-case hex digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes
         .iter()
         .fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {

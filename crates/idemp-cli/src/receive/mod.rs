@@ -1,7 +1,10 @@
-//! `idemp receive`: serves one webhook and appends each event once to a file.
+//! `idemp receive`: serves one webhook, or consumes from a broker, and appends each event once to a file.
 
+mod consumers;
 mod out;
-mod store;
+#[cfg(any(feature = "kafka", feature = "redis"))]
+mod quarantine;
+pub(crate) mod store;
 
 use std::future::IntoFuture;
 use std::net::SocketAddr;
@@ -11,14 +14,16 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::{get, post};
-use idemp_core::Secrets;
-use idemp_receiver::{Event, HandlerError, MemoryStore, Receiver, ReceiverConfig, ReceiverLayer};
+use futures_util::future::BoxFuture;
+use idemp_core::Cadence;
+use idemp_receiver::{Event, HandlerError, Receiver, ReceiverConfig, ReceiverLayer, Scope};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::exit::{Exit, Failure, complain, say};
 use crate::secret::AcceptedSecrets;
 use crate::{runtime, signals, times};
+use consumers::{Consumer, ConsumerArgs, Handler};
 use out::Out;
 use store::StoreArg;
 
@@ -30,13 +35,17 @@ const SHUTDOWN: Duration = Duration::from_secs(10);
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The address to listen on; port 0 takes a free one and prints it
-    #[arg(long, value_name = "ADDR")]
-    listen: SocketAddr,
+    #[arg(long, value_name = "ADDR", required_unless_present_any = ["kafka", "redis_stream"])]
+    listen: Option<SocketAddr>,
+
+    #[command(flatten)]
+    consumers: ConsumerArgs,
 
     #[command(flatten)]
     secrets: AcceptedSecrets,
 
-    /// Where claims are kept: memory, or sqlite:PATH to survive a restart
+    /// Where claims are kept: memory, or to survive a restart sqlite:PATH, redis://[USER@]HOST:PORT/DB or
+    /// postgres://[USER@]HOST:PORT/DATABASE
     #[arg(long, value_name = "STORE", default_value = "memory", value_parser = StoreArg::parse)]
     store: StoreArg,
 
@@ -52,9 +61,17 @@ pub(crate) struct Args {
     #[arg(long)]
     require_standard_webhooks: bool,
 
-    /// How long a processed event is remembered
-    #[arg(long, value_name = "D", default_value = "24h", value_parser = times::duration)]
-    ttl: Duration,
+    /// Keeps these events apart from others in the same store
+    #[arg(long, value_name = "NAME", value_parser = Scope::named)]
+    scope: Option<Scope>,
+
+    /// How long a processed event is remembered (default: what --cadence says)
+    #[arg(long, value_name = "D", value_parser = times::duration, conflicts_with = "cadence")]
+    ttl: Option<Duration>,
+
+    /// How often the senders' runs come: an event is remembered for 24 hours, 7 or 30 days
+    #[arg(long, value_name = "HOW", default_value = "sub-minute")]
+    cadence: CadenceName,
 
     /// How long a claim holds without news of its owner; after a crash copies are put off for so long
     #[arg(long, value_name = "D", default_value = "6s", value_parser = times::duration)]
@@ -67,29 +84,54 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
     let secrets = args.secrets.load()?;
-    let receiver = receiver(args, &secrets)?;
+    let config = config(args)?;
     let out = match &args.out {
         Some(path) => Out::append_to(path)?,
         None => Out::stdout()?,
     };
     runtime()?.block_on(async {
         let stop = signals::watch()?;
-        let cannot =
-            |error: std::io::Error| Failure::usage(format_args!("cannot listen on {}", args.listen)).because(&error);
-        let listener = TcpListener::bind(args.listen).await.map_err(cannot)?;
-        let address = listener.local_addr().map_err(cannot)?;
-        // Scripts wait for this line.
-        say(format_args!("listening on http://{address}"));
-        serve(listener, router(args, receiver.clone(), out), stop).await?;
+        let store = args.store.open().await?;
+        let receiver =
+            Receiver::new(store, &secrets, config).map_err(|error| Failure::usage("configuration").because(&error))?;
+        let handler = handler(out);
+        let consumers = args.consumers.consumers(&receiver, &handler, &stop)?;
+        let mut work: Vec<Consumer> = Vec::new();
+        if let Some(listen) = args.listen {
+            let cannot =
+                |error: std::io::Error| Failure::usage(format_args!("cannot listen on {listen}")).because(&error);
+            let listener = TcpListener::bind(listen).await.map_err(cannot)?;
+            let address = listener.local_addr().map_err(cannot)?;
+            // Scripts wait for this line.
+            say(format_args!("listening on http://{address}"));
+            work.push(Box::pin(serve(
+                listener,
+                router(args, receiver.clone(), handler),
+                stop.clone(),
+            )));
+        }
+        if !consumers.is_empty() {
+            say("consuming");
+        }
+        work.extend(consumers);
+        // Whoever ends, all end.
+        let work = work.into_iter().map(|work| async {
+            let ended = work.await;
+            stop.cancel();
+            ended
+        });
+        let ended = futures_util::future::join_all(work).await;
         // Handlers run in tasks of their own, and some of their clients may have hung up.
-        receiver.drain().await;
+        receiver.close().await;
+        ended.into_iter().collect::<Result<(), Failure>>()?;
         Ok(Exit::Done)
     })
 }
 
-fn receiver(args: &Args, secrets: &Secrets) -> Result<Receiver, Failure> {
+fn config(args: &Args) -> Result<ReceiverConfig, Failure> {
     let config = ReceiverConfig {
-        ttl: args.ttl,
+        scope: args.scope.clone().unwrap_or_default(),
+        ttl: args.ttl.unwrap_or_else(|| Cadence::from(args.cadence).ttl()),
         lease: args.lease,
         body_limit: args.max_body,
         require_standard_webhooks: args.require_standard_webhooks,
@@ -98,31 +140,23 @@ fn receiver(args: &Args, secrets: &Secrets) -> Result<Receiver, Failure> {
     config
         .check()
         .map_err(|error| Failure::usage("configuration").because(&error))?;
-    let receiver = match &args.store {
-        StoreArg::Memory => Receiver::new(MemoryStore::new(), secrets, config),
-        #[cfg(feature = "sqlite")]
-        StoreArg::Sqlite(path) => {
-            let store = idemp_receiver::SqliteStore::open(path)
-                .map_err(|error| Failure::usage(format_args!("cannot open {}", args.store)).because(&error))?;
-            Receiver::new(store, secrets, config)
-        }
-        #[cfg(not(feature = "sqlite"))]
-        StoreArg::Sqlite(_) => {
-            return Err(Failure::usage(
-                "this build has no SQLite: build idemp-cli with the feature sqlite",
-            ));
-        }
-    };
-    receiver.map_err(|error| Failure::usage("configuration").because(&error))
+    Ok(config)
 }
 
-fn router(args: &Args, receiver: Receiver, out: Out) -> Router {
-    let handler = move |event: Event| async move {
-        out.write(&event).await.map_err(|error| {
-            tracing::error!(key = event.key(), %error, "an event could not be written");
-            HandlerError::Failed
+fn handler(out: Out) -> impl Handler {
+    move |event: Event| -> BoxFuture<'static, Result<(), HandlerError>> {
+        let out = out.clone();
+        Box::pin(async move {
+            out.write(&event).await.map_err(|error| {
+                tracing::error!(key = event.key(), %error, "an event could not be written");
+                HandlerError::Failed
+            })
         })
-    };
+    }
+}
+
+fn router(args: &Args, receiver: Receiver, handler: impl Handler) -> Router {
+    let handler = move |event: Event| async move { handler(event).await };
     let health = || async { ([(CONTENT_TYPE, "application/json")], r#"{"status":"ok"}"#) };
     Router::new()
         .route(&args.path, post(handler).route_layer(ReceiverLayer::new(receiver)))
@@ -141,6 +175,27 @@ async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) -
         () = overdue => {
             complain("warning: some connections did not end in time");
             Ok(())
+        }
+    }
+}
+
+/// How often the senders' runs come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum CadenceName {
+    /// Per call: remembered for 24 hours
+    SubMinute,
+    /// Per run: remembered for 7 days
+    SubHour,
+    /// Summaries: remembered for 30 days
+    Daily,
+}
+
+impl From<CadenceName> for Cadence {
+    fn from(name: CadenceName) -> Self {
+        match name {
+            CadenceName::SubMinute => Self::SubMinute,
+            CadenceName::SubHour => Self::SubHour,
+            CadenceName::Daily => Self::Daily,
         }
     }
 }

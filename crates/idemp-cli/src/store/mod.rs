@@ -59,11 +59,7 @@ impl fmt::Display for StoreArg {
         match self {
             Self::Memory => f.write_str("memory:"),
             Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
-            // Without what may be secret: the user before the host, and the options.
-            Self::Remote(address) => {
-                let place = address.place.rsplit('@').next().unwrap_or_default();
-                write!(f, "{}://{place}", address.scheme)
-            }
+            Self::Remote(address) => f.write_str(&address.shown()),
         }
     }
 }

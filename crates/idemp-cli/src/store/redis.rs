@@ -22,8 +22,8 @@ pub(super) async fn open(address: Address) -> Result<Arc<dyn DeadLetterStore>, F
     let defaults = RedisStreamsConfig::new(address.url.as_str());
     let config = RedisStreamsConfig {
         stream: address.options.take("stream").unwrap_or(defaults.stream),
-        username: address.username.take(),
-        password: address.password.take().map(|password| password.to_string()),
+        username: address.login.username.take(),
+        password: address.login.password.take().map(|password| password.to_string()),
         cluster: address.cluster,
         root_certificates: address.root_certificates()?,
         ..RedisStreamsConfig::new(address.url.as_str())

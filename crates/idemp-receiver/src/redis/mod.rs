@@ -1,6 +1,7 @@
 //! Claims in Redis or Valkey: for any number of receivers that share a server, and for fleets with plain peers.
 
 mod config;
+mod diagnosis;
 mod link;
 mod script;
 
@@ -14,6 +15,7 @@ use redis::{RedisError, Value};
 use crate::claim::{ClaimKey, Claimant};
 use crate::store::{Claim, ClaimStore, Completed, StoreError, StoreErrorKind};
 pub use config::RedisConfig;
+pub use diagnosis::Checked;
 use link::{Link, Resend};
 use script::Scripts;
 

@@ -1,0 +1,209 @@
+//! `--kafka` and `--redis-stream`: events that come over a broker, beside those over HTTP or alone.
+
+use std::path::PathBuf;
+
+use futures_util::future::BoxFuture;
+use idemp_receiver::{Event, HandlerError, Receiver};
+use tokio_util::sync::CancellationToken;
+
+use crate::address::Address;
+use crate::exit::Failure;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct ConsumerArgs {
+    /// Consume from these brokers: HOST:PORT,... with librdkafka's settings as ?NAME=VALUE&...
+    #[arg(long, value_name = "BROKERS", requires = "topic")]
+    kafka: Option<String>,
+
+    /// The topic; may be repeated
+    #[arg(long, value_name = "T", requires = "kafka")]
+    topic: Vec<String>,
+
+    /// Consume from this stream: redis://[USER@]HOST:PORT/DB?stream=NAME
+    #[arg(long, value_name = "URL")]
+    redis_stream: Option<String>,
+
+    /// The consumer group
+    #[arg(long, value_name = "NAME", default_value = "idemp")]
+    group: String,
+
+    /// Whether messages of a broker must be signed
+    #[arg(long, value_name = "WHICH", default_value = "required")]
+    signature: Signature,
+
+    /// Where messages go that cannot be taken
+    #[arg(long, value_name = "FILE", default_value = "idemp-quarantine.jsonl")]
+    quarantine: PathBuf,
+
+    /// Multiplies the waits before a handler is run again, for tests
+    #[arg(long, value_name = "F", default_value_t = 1.0, hide = true)]
+    retry_scale: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Signature {
+    /// A message without a signature is put into quarantine
+    Required,
+    /// A message without a signature is trusted, one with a wrong signature is not
+    Optional,
+}
+
+/// Runs until the token is cancelled.
+pub(super) type Consumer = BoxFuture<'static, Result<(), Failure>>;
+
+/// What is done with an event.
+pub(super) trait Handler:
+    Fn(Event) -> BoxFuture<'static, Result<(), HandlerError>> + Clone + Send + Sync + 'static
+{
+}
+
+impl<H: Fn(Event) -> BoxFuture<'static, Result<(), HandlerError>> + Clone + Send + Sync + 'static> Handler for H {}
+
+impl ConsumerArgs {
+    /// Sets up the consumers that are asked for.
+    ///
+    /// # Errors
+    /// If something about one is wrong.
+    pub(super) fn consumers(
+        &self,
+        receiver: &Receiver,
+        handler: &impl Handler,
+        stop: &CancellationToken,
+    ) -> Result<Vec<Consumer>, Failure> {
+        let mut consumers = Vec::new();
+        if let Some(brokers) = &self.kafka {
+            let address = Address::parse(&format!("kafka://{brokers}"));
+            let address = address.map_err(|why| Failure::usage(format_args!("--kafka: {why}")))?;
+            let consumer = self.kafka(address, receiver, handler, stop);
+            consumers.push(consumer.map_err(|failure| failure.within("--kafka"))?);
+        }
+        if let Some(url) = &self.redis_stream {
+            let address = Address::parse(url);
+            let address = address.map_err(|why| Failure::usage(format_args!("--redis-stream: {why}")))?;
+            if !matches!(address.scheme.as_str(), "redis" | "rediss") {
+                return Err(Failure::usage(
+                    "--redis-stream: it must begin with redis:// or rediss://",
+                ));
+            }
+            let consumer = self.redis_stream(address, receiver, handler, stop);
+            consumers.push(consumer.map_err(|failure| failure.within("--redis-stream"))?);
+        }
+        Ok(consumers)
+    }
+
+    #[cfg(any(feature = "kafka", feature = "redis"))]
+    fn how(&self) -> Result<idemp_receiver::consume::ConsumeConfig, Failure> {
+        use idemp_receiver::consume::{ConsumeConfig, Signatures};
+
+        let defaults = ConsumeConfig::default();
+        let scaled =
+            |wait: &std::time::Duration| std::time::Duration::try_from_secs_f64(wait.as_secs_f64() * self.retry_scale);
+        let retries: Result<Vec<_>, _> = defaults.retries.iter().map(scaled).collect();
+        Ok(ConsumeConfig {
+            signatures: match self.signature {
+                Signature::Required => Signatures::Required,
+                Signature::Optional => Signatures::Optional,
+            },
+            retries: retries.map_err(|error| Failure::usage("--retry-scale").because(&error))?,
+            ..defaults
+        })
+    }
+
+    #[cfg(feature = "kafka")]
+    fn kafka(
+        &self,
+        mut address: Address,
+        receiver: &Receiver,
+        handler: &impl Handler,
+        stop: &CancellationToken,
+    ) -> Result<Consumer, Failure> {
+        use idemp_receiver::consume::{KafkaConsumer, KafkaConsumerConfig};
+
+        use super::quarantine::Quarantine;
+
+        let properties = address.options.take_all()?;
+        let config = KafkaConsumerConfig {
+            topics: self.topic.clone(),
+            properties: properties
+                .iter()
+                .map(|(name, value)| (name.clone(), value.to_string()))
+                .collect(),
+            ..KafkaConsumerConfig::new(address.place.as_str(), self.group.as_str(), "")
+        };
+        let consumer = KafkaConsumer::new(receiver, self.how()?, config)
+            .map_err(|error| Failure::usage("configuration").because(&error))?;
+        let (handler, stop) = (handler.clone(), stop.clone());
+        let quarantine = Quarantine::new(self.quarantine.clone());
+        Ok(Box::pin(async move {
+            let quarantine = move |message| {
+                let quarantine = quarantine.clone();
+                async move { quarantine.take(message).await }
+            };
+            let ended = consumer.run(handler, quarantine, &stop).await;
+            ended.map_err(|error| Failure::failed("the Kafka consumer ended").because(&error))
+        }))
+    }
+
+    #[cfg(not(feature = "kafka"))]
+    fn kafka(
+        &self,
+        _address: Address,
+        _receiver: &Receiver,
+        _handler: &impl Handler,
+        _stop: &CancellationToken,
+    ) -> Result<Consumer, Failure> {
+        Err(Failure::usage(
+            "this build has no Kafka: build idemp-cli with the feature kafka",
+        ))
+    }
+
+    #[cfg(feature = "redis")]
+    fn redis_stream(
+        &self,
+        address: Address,
+        receiver: &Receiver,
+        handler: &impl Handler,
+        stop: &CancellationToken,
+    ) -> Result<Consumer, Failure> {
+        use idemp_receiver::consume::{RedisStreamsConsumer, RedisStreamsConsumerConfig};
+
+        use super::quarantine::Quarantine;
+        use crate::redis_address::RedisAddress;
+
+        let mut address = RedisAddress::take(address)?;
+        if address.cluster {
+            return Err(Failure::usage("cluster: name the node that has the stream"));
+        }
+        let (stream, certificates) = (address.stream()?, address.root_certificates()?);
+        let config = RedisStreamsConsumerConfig {
+            root_certificates: (!certificates.is_empty()).then_some(certificates),
+            ..RedisStreamsConsumerConfig::new(address.with_login().as_str(), stream, self.group.as_str())
+        };
+        address.options.finish()?;
+        let consumer = RedisStreamsConsumer::new(receiver, self.how()?, config)
+            .map_err(|error| Failure::usage("configuration").because(&error))?;
+        let (handler, stop) = (handler.clone(), stop.clone());
+        let quarantine = Quarantine::new(self.quarantine.clone());
+        Ok(Box::pin(async move {
+            let quarantine = move |message| {
+                let quarantine = quarantine.clone();
+                async move { quarantine.take(message).await }
+            };
+            let ended = consumer.run(handler, quarantine, &stop).await;
+            ended.map_err(|error| Failure::failed("the Redis Streams consumer ended").because(&error))
+        }))
+    }
+
+    #[cfg(not(feature = "redis"))]
+    fn redis_stream(
+        &self,
+        _address: Address,
+        _receiver: &Receiver,
+        _handler: &impl Handler,
+        _stop: &CancellationToken,
+    ) -> Result<Consumer, Failure> {
+        Err(Failure::usage(
+            "this build has no Redis: build idemp-cli with the feature redis",
+        ))
+    }
+}
