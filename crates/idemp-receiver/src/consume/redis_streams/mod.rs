@@ -406,7 +406,11 @@ impl Reader {
     }
 
     fn tell(&self, fault: &Fault) {
-        self.shared.flow.meters().error(Operation::Read);
+        let operation = match fault {
+            Fault::Server(error) if error.is_connection_refusal() => Operation::Connect,
+            Fault::Server(_) | Fault::Misshapen => Operation::Read,
+        };
+        self.shared.flow.meters().error(operation);
         match fault {
             Fault::Server(error) => {
                 tracing::warn!(code = error.code(), kind = ?error.kind(), "reading from the stream failed");
