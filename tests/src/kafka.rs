@@ -19,6 +19,34 @@ use crate::{Process, Server, free_address};
 /// For a broker to format its folder.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// A command that runs a script of `tests/python/` with confluent-kafka.
+///
+/// # Panics
+///
+/// When `IDEMP_E2E_KAFKA_PYTHON` is not set.
+#[must_use]
+pub fn kafka_script(name: &str) -> Command {
+    let python = env::var_os("IDEMP_E2E_KAFKA_PYTHON").expect("IDEMP_E2E_KAFKA_PYTHON is set");
+    let mut command = Command::new(python);
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("python").join(name));
+    command
+}
+
+/// Makes a topic of one partition, with settings such as `max.message.bytes=20000`.
+///
+/// # Panics
+///
+/// When the broker does not make it.
+pub fn make_topic(brokers: &str, topic: &str, settings: &[&str]) {
+    let mut command = kafka_script("kafka_topic.py");
+    command.args([brokers, topic]);
+    for setting in settings {
+        command.args(["--config", setting]);
+    }
+    let made = Process::run("kafka_topic.py", &mut command, LIMIT);
+    assert!(made.status.success(), "{}", made.stderr);
+}
+
 /// A broker of the test's own: Apache Kafka from the jars that `IDEMP_E2E_KAFKA_JARS` names, else the program Tansu that
 /// `IDEMP_E2E_KAFKA_TANSU` names.
 #[derive(Debug)]

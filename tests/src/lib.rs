@@ -19,7 +19,7 @@ mod suite;
 use std::path::{Path, PathBuf};
 
 pub use binary::{idemp, idemp_bin};
-pub use kafka::{Kafka, LossyProxy};
+pub use kafka::{Kafka, LossyProxy, kafka_script, make_topic};
 pub use ministack::{aws_script, forward, ministack};
 pub use net::http_get;
 pub use postgres::Postgres;

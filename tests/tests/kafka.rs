@@ -11,7 +11,6 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,7 +18,7 @@ use idemp_core::{BreakerConfig, Cause, IdempotencyKey, Message, Reason, RetrySch
 use idemp_dispatch::{Dispatcher, Handle, LaneConfig, LaneStats, Settlement};
 use idemp_dlq::{DeadLetter, DeadLetterStore, Filter, MemoryStore, ReplayOptions, Replayer, Target};
 use idemp_sinks::kafka::{KafkaConfig, KafkaSink};
-use idemp_tests::{Kafka, LossyProxy, Process, Suite, data, selected};
+use idemp_tests::{Kafka, LossyProxy, Process, Suite, data, kafka_script, make_topic, selected};
 use serde_json::{Value, json};
 
 /// Lines of `langchain-events.jsonl`, each with a key of its own.
@@ -409,28 +408,11 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set"))
 }
 
-fn script(name: &str) -> Command {
-    let mut command = Command::new(variable("IDEMP_E2E_KAFKA_PYTHON"));
-    command
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("python").join(name))
-        .env(SECRET_ENV, SECRET);
-    command
-}
-
-fn make_topic(brokers: &str, topic: &str, config: &[&str]) {
-    let mut command = script("kafka_topic.py");
-    command.args([brokers, topic]);
-    for setting in config {
-        command.args(["--config", setting]);
-    }
-    let made = Process::run("kafka_topic.py", &mut command, LIMIT);
-    assert!(made.status.success(), "{}", made.stderr);
-}
-
 /// What the consumer found in the topic, compared with the events of a file.
 fn consumed(brokers: &str, topic: &str, sent: &Path) -> Value {
-    let mut command = script("kafka_consume.py");
+    let mut command = kafka_script("kafka_consume.py");
     command
+        .env(SECRET_ENV, SECRET)
         .args([brokers, topic])
         .arg(sent)
         .args(["--secret-env", SECRET_ENV]);

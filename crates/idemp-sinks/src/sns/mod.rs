@@ -127,6 +127,18 @@ impl SnsSink {
         }
     }
 
+    /// Whether SNS would. It is no matter of [`Sink::check`], which would keep the event from every other sink too.
+    fn would_take(&self, message: &Message) -> Result<(), Refusal> {
+        // A signature is as long as any other.
+        let signature = [b'0'; SIGNATURE_LEN];
+        let signature = std::str::from_utf8(&signature).unwrap_or_default();
+        fits(
+            message.body(),
+            &self.attributes(message, signature),
+            self.max_message_bytes,
+        )
+    }
+
     fn attributes<'m>(&self, message: &'m Message, signature: &'m str) -> [(&'static str, &'m str); 3] {
         let key = message.key();
         [
@@ -144,7 +156,7 @@ impl Sink for SnsSink {
         if deadline <= Instant::now() {
             return classify::not_sent("the attempt was over before it began").into();
         }
-        if let Err(refusal) = self.check(message) {
+        if let Err(refusal) = self.would_take(message) {
             return classify::refused(&refusal).into();
         }
         let (key, body) = (message.key(), message.body());
@@ -173,17 +185,6 @@ impl Sink for SnsSink {
             Ok(Err(error)) => classify::failure(&error).into(),
             Err(_elapsed) => classify::out_of_time().into(),
         }
-    }
-
-    fn check(&self, message: &Message) -> Result<(), Refusal> {
-        // A signature is as long as any other.
-        let signature = [b'0'; SIGNATURE_LEN];
-        let signature = std::str::from_utf8(&signature).unwrap_or_default();
-        fits(
-            message.body(),
-            &self.attributes(message, signature),
-            self.max_message_bytes,
-        )
     }
 }
 
