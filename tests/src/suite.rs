@@ -22,6 +22,8 @@ pub enum Suite {
     Claims,
     /// Consumers of Kafka and Redis Streams, on servers that come and go.
     Consumers,
+    /// The command with sinks, stores and consumers that need a server.
+    Command,
     /// Several sinks at once.
     FanOut,
     /// Fleets of receivers that share a store.
@@ -41,6 +43,7 @@ impl Suite {
             Self::Postgres => "postgres",
             Self::Claims => "claims",
             Self::Consumers => "consumers",
+            Self::Command => "command",
             Self::FanOut => "fan-out",
             Self::Fleet => "fleet",
         }

@@ -72,6 +72,11 @@ const SUITES: &[Suite] = &[
         needs: &[SNS],
     },
     Suite {
+        name: "command",
+        programs: &["command"],
+        needs: &[KAFKA, REDIS_PROGRAMS, SNS],
+    },
+    Suite {
         name: "fan-out",
         programs: &["fan_out"],
         needs: &[KAFKA, REDIS_PROGRAMS, SNS],
