@@ -5,10 +5,10 @@
 #[cfg(feature = "conformance")]
 mod conformance;
 mod letters;
-mod reasons;
-mod record;
 #[cfg(feature = "object")]
 mod object;
+mod reasons;
+mod record;
 mod replay;
 #[cfg(feature = "sqlite")]
 mod sqlite;
