@@ -10,6 +10,7 @@
 
 mod allocator;
 mod canonical;
+mod claims;
 mod corpus;
 mod cpython;
 mod fastapi;

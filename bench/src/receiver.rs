@@ -10,6 +10,7 @@ use idemp_core::{Secret, Secrets, Signer};
 use idemp_receiver::{Event, MemoryStore, Receiver, ReceiverConfig, ReceiverLayer};
 use tokio::runtime::Runtime;
 
+use crate::claims;
 use crate::corpus::Numbered;
 use crate::fastapi::FastApi;
 use crate::load::{self, OK, PATH};
@@ -47,6 +48,7 @@ pub(crate) fn run() -> anyhow::Result<Bench> {
         bench.compare("  the same, in processor time", &pairs.processor(), unit, None);
     }
     beside_fastapi(&mut bench, &runtime, ours.address)?;
+    claims::add(&mut bench, &runtime)?;
     Ok(bench)
 }
 
