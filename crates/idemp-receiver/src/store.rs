@@ -75,7 +75,8 @@ pub trait ClaimStore: Send + Sync + 'static {
 
     /// Whether [`complete`](Self::complete) also commits what the handler has done, and [`release`](Self::release)
     /// undoes it, as those of an inbox do. A completion that fails then means that the event is not done, and the sender
-    /// is put off; for any other store the effect has been taken, and the sender is told so.
+    /// is put off; for any other store the effect has been taken, and the sender is told so. One that fails through the
+    /// handler's own work says so with [`StoreErrorKind::Refused`].
     fn commits_effects(&self) -> bool {
         false
     }
@@ -158,6 +159,8 @@ pub enum StoreErrorKind {
     Full,
     /// What lies in it was not written by this version.
     Foreign,
+    /// It works, and will not commit what the handler has done in its transaction. Another run may fare better.
+    Refused,
 }
 
 impl StoreError {
@@ -190,6 +193,7 @@ impl fmt::Display for StoreError {
             StoreErrorKind::TimedOut => "the claim store did not answer in time",
             StoreErrorKind::Full => "the claim store is full",
             StoreErrorKind::Foreign => "the claim store holds what this version does not understand",
+            StoreErrorKind::Refused => "the claim store did not commit what the handler had done",
         })
     }
 }

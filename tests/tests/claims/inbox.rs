@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idemp_core::{Secret, Signer, Ttl};
+use idemp_receiver::consume::{Arrived, ConsumeConfig, Flow, Position, Quarantined, Settled};
 use idemp_receiver::{
     Claim, ClaimStore, Completed, Event, HandlerError, POSTGRES_MIGRATIONS, PostgresInbox, PostgresStore, Receiver,
     Reply, StoreErrorKind, Unavailable,
 };
 use idemp_testkit::gate::Gate;
 use sqlx::PgPool;
+use tokio_util::sync::CancellationToken;
 
-use crate::support::{LEASE, Signed, copy, day, key, patient_config, pool, postgres, receiver};
+use crate::support::{LEASE, PATIENCE, Signed, copy, day, key, patient_config, pool, postgres, receiver};
 
 /// A database with a table for effects, an inbox in it, and a receiver over that.
 struct Site {
@@ -127,6 +129,63 @@ async fn a_transaction_that_has_failed_is_no_success() {
     assert_eq!((site.effects().await, site.marks().await), (0, 0));
     assert_eq!(site.receive(&event, Ok(())).await, Reply::Ok);
     assert_eq!((site.effects().await, site.marks().await), (1, 1));
+}
+
+/// Over a broker nobody but the consumer tries again: what can never be committed must not come for ever.
+#[tokio::test]
+async fn a_message_whose_work_is_never_committed_goes_to_quarantine() {
+    let Some(server) = postgres() else { return };
+    let site = Site::new(&server.url()).await;
+    sqlx::query("CREATE TABLE late (n int CONSTRAINT only_once UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+        .execute(&site.pool)
+        .await
+        .unwrap();
+    // A statement that fails and is not cared about, and one that only the commit finds to be wrong.
+    for sql in ["SELECT 1 / 0", "INSERT INTO late VALUES (1), (1)"] {
+        let quarantined = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let (inbox, told) = (Arc::clone(&site.inbox), Arc::clone(&quarantined));
+        let config = ConsumeConfig {
+            retries: vec![Duration::from_millis(10); 2],
+            ..ConsumeConfig::default()
+        };
+        let handler = move |event: Event| {
+            let inbox = Arc::clone(&inbox);
+            async move {
+                take_effect(&inbox, &event).await?;
+                let mut transaction = inbox.transaction(&event).await?;
+                let _ = sqlx::query(sql).execute(&mut **transaction).await;
+                Ok(())
+            }
+        };
+        let quarantine = move |message: Quarantined| {
+            told.lock().unwrap().push(message.reason);
+            async { Ok(()) }
+        };
+        let flow = Flow::new(&site.receiver, "test", config, handler, quarantine).unwrap();
+        let (message, stop) = (arrived("r1:tool_end:1"), CancellationToken::new());
+        let settled = tokio::time::timeout(PATIENCE, flow.settle(&message, &stop));
+        assert_eq!(settled.await, Ok(Settled::Acknowledge), "{sql}");
+        assert_eq!(*quarantined.lock().unwrap(), [Reply::Failed], "{sql}");
+        assert_eq!((site.effects().await, site.marks().await), (0, 0));
+    }
+}
+
+/// The event with this key, as a message.
+fn arrived(key: &str) -> Arrived {
+    let body = r#"{"data": 1, "event": "tool_end"}"#;
+    let signature = Signer::new(&Secret::new(crate::support::SECRET).unwrap()).header(body.as_bytes());
+    let field = |name: &'static str, value: &str| (name.into(), value.to_owned().into());
+    Arrived {
+        position: Position::Other {
+            transport: "test",
+            id: key.to_owned(),
+        },
+        record_key: None,
+        fields: vec![field("key", key), field("signature", signature.as_str())],
+        body: Some(body.into()),
+        key_field: "key",
+        signature_field: "signature",
+    }
 }
 
 /// Copies are answered at once while the first one is at work, and do not queue on its row with a connection each.

@@ -19,7 +19,7 @@ use crate::event::{Event, HandlerError};
 use crate::meters::{Mark, Operation};
 use crate::receiver::{Incoming, Receiver};
 use crate::reply::{BadRequest, Reply};
-use crate::store::{Claim, Completed};
+use crate::store::{Claim, Completed, StoreErrorKind};
 use crate::work::{self, Ended};
 
 /// Least and longest wait before a key that another copy holds is looked at again.
@@ -67,6 +67,16 @@ enum Outcome {
     Stopped,
     /// It has to be claimed again, after a wait.
     ClaimAgain(Option<Duration>),
+}
+
+/// What came of an effect and its mark.
+enum Completion {
+    /// The effect has been taken, marked or not.
+    Stands,
+    /// The store undid it.
+    Undone,
+    /// The store undid it because of what the handler had done.
+    Refused,
 }
 
 impl Flow {
@@ -181,12 +191,20 @@ impl Inner {
             };
             let wait = match outcome {
                 Outcome::Done => match self.complete(&event, waiting).await {
-                    Some(true) => return Fate::Done(Reply::Ok),
-                    // What the handler did is undone: the run does not count.
-                    Some(false) => {
+                    Some(Completion::Stands) => return Fate::Done(Reply::Ok),
+                    // The run does not count.
+                    Some(Completion::Undone) => {
                         runs -= 1;
                         Some((self.config.recheck, Wait::Store))
                     }
+                    // It does: what never commits must not hold up its partition for ever.
+                    Some(Completion::Refused) => match self.config.retries.get(runs - 1) {
+                        Some(wait) => Some((*wait, Wait::Handler)),
+                        None => {
+                            shared.release(&event).await;
+                            return Fate::Refused(Reply::Failed);
+                        }
+                    },
                     None => return Fate::Left,
                 },
                 Outcome::ClaimAgain(wait) => wait.map(|wait| (wait, Wait::Handler)),
@@ -292,9 +310,8 @@ impl Inner {
         ended
     }
 
-    /// Records the event as done, for which it waits while the store is down. `Some(false)` if the effect is undone,
-    /// `None` if it was stopped without knowing.
-    async fn complete(&self, event: &Event, waiting: &Waiting<'_>) -> Option<bool> {
+    /// Records the event as done, for which it waits while the store is down. `None` if it was stopped without knowing.
+    async fn complete(&self, event: &Event, waiting: &Waiting<'_>) -> Option<Completion> {
         let shared = &*self.receiver.0;
         let commits = shared.store.commits_effects();
         loop {
@@ -305,11 +322,19 @@ impl Inner {
                     if completed == Completed::Lost {
                         tracing::warn!(key = event.key(), "completed after another copy had taken the key");
                     }
-                    return Some(completed != Completed::Lost || !commits);
+                    return Some(if completed == Completed::Lost && commits {
+                        Completion::Undone
+                    } else {
+                        Completion::Stands
+                    });
                 }
-                Err(_) if commits => {
+                Err(error) if commits => {
                     shared.meters.mark(Mark::Unwritten);
-                    return Some(false);
+                    return Some(if error.kind() == StoreErrorKind::Refused {
+                        Completion::Refused
+                    } else {
+                        Completion::Undone
+                    });
                 }
                 Err(_) => {}
             }

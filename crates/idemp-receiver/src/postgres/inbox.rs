@@ -185,6 +185,18 @@ async fn mark(transaction: &mut PgTransaction<'_>, key: &ClaimKey, body: Option<
     Ok(marked.rows_affected() == 1)
 }
 
+/// What keeps a transaction from being committed: the server and others on it, or what was done in it.
+fn uncommitted(error: sqlx::Error) -> StoreError {
+    // By their classes: the connection, rollbacks that others cause, resources, operators, the system, the server itself.
+    const NOT_OURS: [&str; 6] = ["08", "40", "53", "57", "58", "XX"];
+    match code(&error) {
+        Some(code) if !NOT_OURS.iter().any(|class| code.starts_with(class)) => {
+            StoreError::with_source(StoreErrorKind::Refused, error)
+        }
+        _ => error.into(),
+    }
+}
+
 impl fmt::Debug for PostgresInbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PostgresInbox")
@@ -221,8 +233,11 @@ impl ClaimStore for PostgresInbox {
             return Err(StoreError::new(StoreErrorKind::Unavailable));
         };
         // After a statement that failed, COMMIT quietly rolls back, while this fails as well.
-        sqlx::query("SELECT 1").execute(&mut *transaction).await?;
-        transaction.commit().await?;
+        sqlx::query("SELECT 1")
+            .execute(&mut *transaction)
+            .await
+            .map_err(uncommitted)?;
+        transaction.commit().await.map_err(uncommitted)?;
         Ok(Completed::Done)
     }
 

@@ -291,3 +291,15 @@ async fn an_effect_that_was_not_committed_is_taken_again() {
     assert_eq!(log.times(), (0..=11).map(|run| run * 1_000).collect::<Vec<_>>());
     assert_eq!((log.reasons(), store.look().await), (vec![], Claim::Duplicate));
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_effect_that_the_store_never_commits_goes_to_quarantine_as_a_failure() {
+    let (log, store) = (Log::new(), Store::inbox());
+    let flow = log.flow(&store, by_default(), |_| Ok(()));
+    store.refuses.store(true, SeqCst);
+    // An hour is far more than all runs and waits take.
+    let settled = tokio::time::timeout(Duration::from_secs(3_600), settle(&flow, &signed(KEY, BODY))).await;
+    assert_eq!(settled, Ok(Settled::Acknowledge));
+    assert_eq!(log.times(), [0, 1_000, 6_000, 36_000]);
+    assert_eq!((log.reasons(), store.look().await), (vec!["failed"], Claim::Claimed));
+}

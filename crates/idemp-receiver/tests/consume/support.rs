@@ -59,6 +59,8 @@ pub(crate) struct Store {
     pub(crate) inner: MemoryStore,
     pub(crate) down: AtomicBool,
     pub(crate) complete_down: AtomicBool,
+    /// An inbox does not commit what handlers have done.
+    pub(crate) refuses: AtomicBool,
     pub(crate) commits_effects: bool,
     pub(crate) asked: AtomicUsize,
     /// The last claimant that was given the key.
@@ -82,6 +84,7 @@ impl Store {
             inner: MemoryStore::new(),
             down: AtomicBool::new(false),
             complete_down: AtomicBool::new(false),
+            refuses: AtomicBool::new(false),
             commits_effects: false,
             asked: AtomicUsize::new(0),
             owner: Mutex::new(None),
@@ -127,6 +130,9 @@ impl ClaimStore for Store {
         self.ask()?;
         if self.complete_down.load(SeqCst) {
             return Err(StoreError::new(StoreErrorKind::Unavailable));
+        }
+        if self.refuses.load(SeqCst) {
+            return Err(StoreError::new(StoreErrorKind::Refused));
         }
         self.inner.complete(claimant, ttl).await
     }
