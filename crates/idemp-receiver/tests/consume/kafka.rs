@@ -352,3 +352,60 @@ async fn a_consumer_whose_future_is_dropped_finishes_what_runs() {
     gate.open();
     done.arrived(1).await;
 }
+
+/// However long the time between two commits is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_commits_what_is_settled() {
+    let broker = Broker::start(1);
+    for step in 1..=3 {
+        broker.send(0, step).await;
+    }
+    let config = KafkaConsumerConfig {
+        commit_every: Duration::from_secs(60),
+        ..broker.config()
+    };
+    let consumer = Consumer::start(config, &receiver(MemoryStore::new()), Vec::new(), |_| async { Ok(()) });
+    consumer.has_run(3).await;
+    consumer.stop().await;
+
+    broker.send(0, 4).await;
+    let next = Consumer::plain(&broker, &receiver(MemoryStore::new()));
+    next.has_run(1).await;
+    assert_eq!(next.runs_of(0), keys(0, [4]));
+    next.stop().await;
+}
+
+/// A broker that does not come back keeps neither the consumer nor its runtime from ending.
+#[test]
+fn a_stop_ends_though_the_broker_is_away() {
+    let (ended, has_ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let broker = runtime.block_on(async {
+            let broker = Broker::start(1);
+            broker.send(0, 1).await;
+            let gate = Gate::shut();
+            let consumer = {
+                let gate = gate.clone();
+                Consumer::start(broker.config(), &receiver(MemoryStore::new()), Vec::new(), move |_| {
+                    let gate = gate.clone();
+                    async move {
+                        gate.pass().await;
+                        Ok(())
+                    }
+                })
+            };
+            gate.arrived(1).await;
+            // From here on nothing can be committed.
+            broker.mock.broker_down(1).unwrap();
+            gate.open();
+            consumer.stop().await;
+            broker
+        });
+        // It waits for threads that block.
+        drop(runtime);
+        drop(broker);
+        ended.send(()).unwrap();
+    });
+    has_ended.recv_timeout(Duration::from_secs(60)).unwrap();
+}
