@@ -139,6 +139,11 @@ pub(super) fn reported(report: &Report, cause: Option<RDKafkaErrorCode>, policy_
         Meaning::AsPersisted => ErrorClass::Ambiguous,
         Meaning::Is(class) | Meaning::Broken(class) => class,
     };
+    // An earlier send within the attempt may have been written, whatever became of the last one.
+    let class = match class {
+        ErrorClass::Transient | ErrorClass::PushBack if persisted == Persisted::Perhaps => ErrorClass::Ambiguous,
+        class => class,
+    };
     let (class, code) = match cause {
         // A producer that is not let in has sent nothing of this message.
         Some(cause) if persisted == Persisted::No && rejects_configuration(cause) => {
@@ -147,7 +152,9 @@ pub(super) fn reported(report: &Report, cause: Option<RDKafkaErrorCode>, policy_
         Some(cause) if code == RDKafkaErrorCode::Fatal => (class, cause),
         _ => (class, code),
     };
-    failure(class, code, report.trouble).into()
+    let mut failure = failure(class, code, report.trouble);
+    failure.maybe_delivered |= persisted == Persisted::Perhaps;
+    failure.into()
 }
 
 fn rejects_configuration(code: RDKafkaErrorCode) -> bool {
@@ -294,6 +301,31 @@ mod tests {
             Code::Fatal,
         ] {
             assert_eq!(settled(&report(code, Persisted::Surely), None), None, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_on_its_way_once_may_have_arrived_whatever_the_code() {
+        // librdkafka resends within an attempt, and a message that may be in the log stays so for it: the code is the
+        // last send's, or that of a purge of what waits to be sent again.
+        for (code, class) in [
+            (Code::PurgeQueue, ErrorClass::Ambiguous),
+            (Code::NotLeaderForPartition, ErrorClass::Ambiguous),
+            (Code::ThrottlingQuotaExceeded, ErrorClass::Ambiguous),
+            (Code::PolicyViolation, ErrorClass::Ambiguous),
+            (Code::TopicAuthorizationFailed, ErrorClass::RejectsConfiguration),
+            (Code::UnknownTopicOrPartition, ErrorClass::RejectsConfiguration),
+            (Code::MessageSizeTooLarge, ErrorClass::RejectsEvent),
+            (Code::Unknown, ErrorClass::Ambiguous),
+        ] {
+            let Outcome::Failed(failure) = reported(&report(code, Persisted::Perhaps), None, ErrorClass::PushBack)
+            else {
+                panic!("{code:?}: delivered")
+            };
+            let idemp_core::Cause::Code { class: found, .. } = failure.cause else {
+                panic!("{code:?}: {failure:?}")
+            };
+            assert_eq!((found, failure.maybe_delivered), (class, true), "{code:?}");
         }
     }
 
