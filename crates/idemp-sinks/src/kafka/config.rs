@@ -23,7 +23,7 @@ const LONGEST_ATTEMPT: Duration = Duration::from_secs(60 * 60);
 /// `Debug` shows neither the secret nor the value of a property.
 #[derive(Clone)]
 pub struct KafkaConfig {
-    /// The brokers to begin with, `HOST:PORT` with commas between.
+    /// The brokers to begin with, `HOST:PORT` with commas between. A login has properties of its own.
     pub brokers: String,
     /// The topic: 1 to 249 characters of `A-Z a-z 0-9 _ . -`, as Kafka has it. It should exist.
     pub topic: String,
@@ -150,7 +150,7 @@ impl KafkaConfig {
                 _ => (address, None),
             };
             let port_is_well = port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0));
-            port_is_well && !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_graphic())
+            port_is_well && !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'@')
         };
         if !self.brokers.split(',').map(str::trim).all(well) {
             return Err(KafkaError::new(

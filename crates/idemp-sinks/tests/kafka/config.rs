@@ -30,7 +30,20 @@ fn refused(config: KafkaConfig, kind: Kind, text: &str) {
 fn brokers_have_a_host_and_perhaps_a_port() {
     let text = "kafka brokers: must be `HOST:PORT`, with commas between several";
     for brokers in [
-        "", " ", ",", "a:9092,", ":9092", "a:", "a:0", "a:65536", "a:http", "a b:9092", "a\0:9092",
+        "",
+        " ",
+        ",",
+        "a:9092,",
+        ":9092",
+        "a:",
+        "a:0",
+        "a:65536",
+        "a:http",
+        "a b:9092",
+        "a\0:9092",
+        // A login is no part of a host, and would be logged with it.
+        "me:hunter2@a:9092",
+        "SASL_SSL://me:hunter2@a:9092",
     ] {
         refused(
             KafkaConfig {
