@@ -88,7 +88,7 @@ pub(super) fn connecting(error: &RedisError) -> Failure {
         return Failure::code(RejectsConfiguration, "WRONGPASS")
             .with_detail(Detail::new("the server does not accept user name and password"));
     }
-    if let Some(code) = error.code() {
+    if let Some(code) = unsaid(error).or_else(|| error.code()) {
         let class = match class(error, code) {
             RejectsConfiguration => RejectsConfiguration,
             _ => Transient,
@@ -102,6 +102,19 @@ pub(super) fn connecting(error: &RedisError) -> Failure {
         ErrorKind::ClusterConnectionNotFound => "no node of the cluster answers",
         _ => "no connection to the server",
     })
+}
+
+/// The code with which the server refused to choose the database: the client tells the words behind it alone, as an
+/// `ERR` of its own.
+fn unsaid(error: &RedisError) -> Option<&'static str> {
+    let said = error.detail().filter(|_| error.code() == Some("ERR"))?;
+    if said.starts_with("Authentication required") {
+        Some("NOAUTH")
+    } else if said.contains(" has no permissions to run ") {
+        Some("NOPERM")
+    } else {
+        None
+    }
 }
 
 /// A failure before anything went out.

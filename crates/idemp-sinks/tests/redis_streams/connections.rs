@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use idemp_core::{Cause, ErrorClass, Failure, Transport};
 use idemp_testkit::proxy::{Fault, Proxy};
+use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
 
 use super::*;
@@ -124,6 +125,41 @@ async fn nobody_listens() {
         (Cause::Transport(Transport::Connect), false)
     );
     assert_eq!(failure.detail.as_str(), "connection refused");
+}
+
+#[tokio::test]
+async fn a_login_without_rights_is_known_also_where_a_database_is_chosen() {
+    for (line, code) in [
+        ("-NOAUTH Authentication required.", "NOAUTH"),
+        (
+            "-NOPERM this user has no permissions to run the 'select' command",
+            "NOPERM",
+        ),
+        (
+            "-NOPERM User app has no permissions to run the 'select' command",
+            "NOPERM",
+        ),
+    ] {
+        // SELECT is the first command, and the client tells of its refusal without the code.
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis://{}/2", listener.local_addr().unwrap());
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let answers = format!("{line}\r\n").repeat(8);
+            stream.write_all(answers.as_bytes()).await.unwrap();
+            stream
+        });
+        let secret = Secret::new("whsec_test_secret").unwrap();
+        let sink = RedisStreamsSink::new(RedisStreamsConfig::new(url, "webhooks", secret)).unwrap();
+        let failure = failure(deliver(&sink, AMPLE).await);
+        assert_eq!(
+            failure.cause,
+            Failure::code(ErrorClass::RejectsConfiguration, code).cause,
+            "{line}"
+        );
+        assert!(!failure.maybe_delivered, "{line}");
+        drop(server.await.unwrap());
+    }
 }
 
 #[tokio::test]
