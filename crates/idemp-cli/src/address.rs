@@ -184,7 +184,7 @@ impl Options {
     /// Every option that is left, those by `_env` and `_file` resolved.
     ///
     /// # Errors
-    /// If a variable or file cannot be read.
+    /// If a secret is given in the open, or a variable or file cannot be read.
     pub(crate) fn take_all(&mut self) -> Result<Vec<(String, Zeroizing<String>)>, Failure> {
         let names: Vec<String> = self.0.keys().cloned().collect();
         let mut all = Vec::with_capacity(names.len());
@@ -192,6 +192,7 @@ impl Options {
             let plain = name.strip_suffix("_env").or_else(|| name.strip_suffix("_file"));
             match plain {
                 Some(plain) => all.extend(self.take_indirect(plain)?.map(|value| (plain.to_owned(), value))),
+                None if is_secret(&name) => all.extend(self.take_secret(&name)?.map(|value| (name, value))),
                 None => all.extend(self.take(&name).map(|value| (name, value.into()))),
             }
         }
@@ -220,6 +221,12 @@ impl Options {
             Some(name) => Err(Failure::usage(format_args!("unknown option {name}"))),
         }
     }
+}
+
+/// Whether an option that a library knows holds a secret, by how its name ends.
+fn is_secret(name: &str) -> bool {
+    let ends = ["password", "passphrase", "secret", "key.pem", "ssl_key"];
+    ends.iter().any(|end| name.ends_with(end))
 }
 
 /// Undoes percent-encoding (RFC 3986, section 2.1); `None` if it is broken, or hides what is not UTF-8.
@@ -290,6 +297,27 @@ mod tests {
             text.contains("password_env=VARIABLE") && !text.contains("hunter2"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_secret_of_a_library_in_the_open_is_refused_without_being_shown() {
+        for name in [
+            "sasl.password",
+            "ssl.key.password",
+            "ssl.key.pem",
+            "ssl.keystore.password",
+            "sasl.oauthbearer.client.secret",
+            "sasl.oauthbearer.assertion.private.key.passphrase",
+        ] {
+            let failure = options(&[("linger.ms", "5"), (name, "hunter2")]).take_all().unwrap_err();
+            let text = format!("{failure:?}");
+            assert!(
+                text.contains(&format!("{name}_env=VARIABLE")) && !text.contains("hunter2"),
+                "{text}"
+            );
+        }
+        let all = options(&[("ssl.key.location", "key.pem")]).take_all().unwrap();
+        assert_eq!((&*all[0].0, &**all[0].1), ("ssl.key.location", "key.pem"));
     }
 
     #[test]

@@ -42,6 +42,14 @@ impl Failure {
         }
     }
 
+    /// What a build without a feature says.
+    #[allow(dead_code, reason = "a build with every feature misses nothing")]
+    pub(crate) fn not_built(what: &str, feature: &str) -> Self {
+        Self::usage(format_args!(
+            "this build has no {what}: build idemp-cli with the feature {feature}"
+        ))
+    }
+
     /// A failed check or an error at run time. Says what is wrong and where.
     pub(crate) fn failed(what: impl Display) -> Self {
         Self {
@@ -112,8 +120,21 @@ pub(crate) fn usage_or_help(error: &clap::Error) -> Exit {
             let _ = error.print();
             Exit::Usage
         }
-        _ => Failure::usage(one_line(&error.render().to_string())).report(),
+        _ => Failure::usage(one_line(&without_addresses(error))).report(),
     }
+}
+
+/// What clap has to say, without the addresses that it would repeat: one that is wrong may hold a password.
+fn without_addresses(error: &clap::Error) -> String {
+    let mut text = error.render().to_string();
+    for (_, value) in error.context() {
+        if let clap::error::ContextValue::String(value) = value
+            && value.contains(['@', '?'])
+        {
+            text = text.replace(value.as_str(), "...");
+        }
+    }
+    text
 }
 
 /// The first paragraph of what clap says, which is the error; tips and usage follow.

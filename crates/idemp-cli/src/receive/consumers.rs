@@ -152,9 +152,7 @@ impl ConsumerArgs {
         _handler: &impl Handler,
         _stop: &CancellationToken,
     ) -> Result<Consumer, Failure> {
-        Err(Failure::usage(
-            "this build has no Kafka: build idemp-cli with the feature kafka",
-        ))
+        Err(Failure::not_built("Kafka", "kafka"))
     }
 
     #[cfg(feature = "redis")]
@@ -202,8 +200,6 @@ impl ConsumerArgs {
         _handler: &impl Handler,
         _stop: &CancellationToken,
     ) -> Result<Consumer, Failure> {
-        Err(Failure::usage(
-            "this build has no Redis: build idemp-cli with the feature redis",
-        ))
+        Err(Failure::not_built("Redis", "redis"))
     }
 }

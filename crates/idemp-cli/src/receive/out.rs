@@ -180,7 +180,8 @@ fn line(event: &Event) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-fn ends_in_mid_line(file: &mut File) -> io::Result<bool> {
+/// Whether the next line would begin in the middle of one.
+pub(super) fn ends_in_mid_line(file: &mut File) -> io::Result<bool> {
     // Pipes and devices have neither a length nor an end.
     if !file.metadata()?.is_file() || file.seek(SeekFrom::End(0))? == 0 {
         return Ok(false);

@@ -10,6 +10,7 @@ use std::time::SystemTime;
 use idemp_receiver::consume::{QuarantineError, Quarantined};
 use serde_json::{Value, json};
 
+use super::out::ends_in_mid_line;
 use crate::exit::complain;
 use crate::times::rfc3339;
 
@@ -39,9 +40,20 @@ impl Quarantine {
 }
 
 fn append(path: &std::path::Path, line: &str) -> io::Result<()> {
-    let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
-    file.write_all(line.as_bytes())?;
-    file.sync_data()
+    let mut file = OpenOptions::new()
+        .read(true)
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(path)?;
+    // What a full disk or a crash has cut short ends here, or both would be no JSON.
+    let end = if ends_in_mid_line(&mut file)? { "\n" } else { "" };
+    file.write_all([end, line].concat().as_bytes())?;
+    // Devices and pipes have no disk.
+    if file.metadata()?.is_file() {
+        file.sync_data()?;
+    }
+    Ok(())
 }
 
 fn line(message: &Quarantined) -> Value {
@@ -66,5 +78,31 @@ fn shown(bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {
         Ok(text) => json!(text),
         Err(_) => json!({"hex": crate::dlq::hex(bytes)}),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_line_that_was_cut_short_does_not_spoil_the_next_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("quarantine.jsonl");
+        append(&path, "{\"n\":1}\n").unwrap();
+        let mut torn = OpenOptions::new().append(true).open(&path).unwrap();
+        torn.write_all(b"{\"n\":").unwrap();
+        append(&path, "{\"n\":2}\n").unwrap();
+        append(&path, "{\"n\":3}\n").unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text, "{\"n\":1}\n{\"n\":\n{\"n\":2}\n{\"n\":3}\n");
+    }
+
+    /// Whoever wants no quarantine names it, and must not wait for ever.
+    #[test]
+    fn what_has_no_disk_is_written_to_all_the_same() {
+        append(Path::new("/dev/null"), "{}\n").unwrap();
     }
 }

@@ -65,7 +65,7 @@ fn sqlite(path: &std::path::Path) -> Result<Arc<dyn ClaimStore>, Failure> {
 
 #[cfg(not(feature = "sqlite"))]
 fn sqlite(_path: &std::path::Path) -> Result<Arc<dyn ClaimStore>, Failure> {
-    Err(missing("SQLite", "sqlite"))
+    Err(Failure::not_built("SQLite", "sqlite"))
 }
 
 #[cfg(feature = "redis")]
@@ -101,7 +101,7 @@ pub(crate) fn redis_store(address: Address) -> Result<idemp_receiver::RedisStore
 
 #[cfg(not(feature = "redis"))]
 async fn redis(_address: Address) -> Result<Arc<dyn ClaimStore>, Failure> {
-    Err(missing("Redis", "redis"))
+    Err(Failure::not_built("Redis", "redis"))
 }
 
 /// Rows whose time is up are deleted every so often, so many at a time.
@@ -138,13 +138,5 @@ async fn postgres(mut address: Address) -> Result<Arc<dyn ClaimStore>, Failure> 
 
 #[cfg(not(feature = "postgres"))]
 async fn postgres(_address: Address) -> Result<Arc<dyn ClaimStore>, Failure> {
-    Err(missing("Postgres", "postgres"))
-}
-
-/// What a build without a feature says.
-#[allow(dead_code, reason = "not called with every feature on")]
-fn missing(what: &str, feature: &str) -> Failure {
-    Failure::usage(format_args!(
-        "this build has no {what}: build idemp-cli with the feature {feature}"
-    ))
+    Err(Failure::not_built("Postgres", "postgres"))
 }

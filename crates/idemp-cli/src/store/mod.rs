@@ -208,14 +208,6 @@ async fn open_remote(address: &Address) -> Result<Arc<dyn DeadLetterStore>, Fail
     opened.map_err(|failure| failure.within(format_args!("dead-letter store {}", StoreArg::Remote(address.clone()))))
 }
 
-/// What a build without a feature says.
-#[allow(dead_code, reason = "not called with every feature on")]
-fn missing(what: &str, feature: &str) -> Failure {
-    Failure::usage(format_args!(
-        "this build has no {what}: build idemp-cli with the feature {feature}"
-    ))
-}
-
 /// Whether a file that is not there is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Missing {

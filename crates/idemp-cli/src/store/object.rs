@@ -9,7 +9,7 @@ use crate::exit::Failure;
 
 #[cfg(not(feature = "object"))]
 pub(super) async fn open(_address: Address) -> Result<Arc<dyn DeadLetterStore>, Failure> {
-    Err(super::missing("S3", "object"))
+    Err(Failure::not_built("S3", "object"))
 }
 
 #[cfg(feature = "object")]

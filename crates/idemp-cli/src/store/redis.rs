@@ -9,7 +9,7 @@ use crate::exit::Failure;
 
 #[cfg(not(feature = "redis"))]
 pub(super) async fn open(_address: Address) -> Result<Arc<dyn DeadLetterStore>, Failure> {
-    Err(super::missing("Redis", "redis"))
+    Err(Failure::not_built("Redis", "redis"))
 }
 
 #[cfg(feature = "redis")]

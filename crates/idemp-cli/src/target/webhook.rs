@@ -114,7 +114,7 @@ pub(super) fn open(spec: Spec<'_>) -> Result<Arc<dyn Sink>, Failure> {
 
 #[cfg(not(feature = "webhook"))]
 pub(super) fn open(_spec: Spec<'_>) -> Result<Arc<dyn Sink>, Failure> {
-    Err(super::missing("a webhook", "webhook"))
+    Err(Failure::not_built("a webhook", "webhook"))
 }
 
 /// Splits `Name: value`.

@@ -166,7 +166,16 @@ async fn what_cannot_work_is_refused_at_the_start() {
     }
     assert_eq!(peer.requests().len(), 0);
     // Refused by the grammar of the command line.
-    for words in ["--dlq redis://h", "--timeout 5", "--from-line 0", "--concurrency x"] {
+    for words in [
+        "--dlq redis://h",
+        "--timeout 5",
+        "--from-line 0",
+        "--concurrency x",
+        "--dlq redis://me:hunter2@h/0?stream",
+        "--dlq ftp://me:hunter2@h",
+        "redis://me:hunter2@h",
+        "--dlq=redis://h/0?password=hunter2&stream",
+    ] {
         place.run(&format!("send in.jsonl {good} {words}")).await.exits(2);
     }
 }
