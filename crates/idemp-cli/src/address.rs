@@ -309,7 +309,9 @@ mod tests {
             "sasl.oauthbearer.client.secret",
             "sasl.oauthbearer.assertion.private.key.passphrase",
         ] {
-            let failure = options(&[("linger.ms", "5"), (name, "hunter2")]).take_all().unwrap_err();
+            let failure = options(&[("linger.ms", "5"), (name, "hunter2")])
+                .take_all()
+                .unwrap_err();
             let text = format!("{failure:?}");
             assert!(
                 text.contains(&format!("{name}_env=VARIABLE")) && !text.contains("hunter2"),

@@ -180,6 +180,10 @@ async fn a_wrong_configuration_is_refused_at_the_start() {
             "sink a: status \"9\"",
         ),
         (
+            "[sinks.a]\nto = \"redis://h/0?stream=s\"\nsecret_env = \"SECRET\"\nstatus = { \"409\" = \"delivered\" }\n",
+            "sink a: status: only a webhook answers with one",
+        ),
+        (
             &format!("{sink}secret_env = \"SECRET\"\noptions = {{ x = 1 }}\n"),
             "sink a: options: a webhook has none",
         ),

@@ -176,7 +176,8 @@ async fn what_cannot_work_is_refused_at_the_start() {
         "redis://me:hunter2@h",
         "--dlq=redis://h/0?password=hunter2&stream",
     ] {
-        place.run(&format!("send in.jsonl {good} {words}")).await.exits(2);
+        let refused = place.run(&format!("send in.jsonl {good} {words}")).await.exits(2);
+        assert!(!refused.stderr.contains("hunter2"), "{refused:?}");
     }
 }
 
