@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use idemp_receiver::conformance::{Subject, check};
 use idemp_receiver::{Claim, ClaimStore, PostgresStore, RedisConfig, RedisStore};
-use idemp_tests::{Server, free_address};
+use idemp_tests::{Server, Suite, free_address, redis_programs, selected};
 
-use crate::support::{ask, copy, patient, pool, postgres, read, redis, redis_with};
+use crate::support::{ask, copy, patient, pool, postgres, read, redis_of, redis_with};
 
 /// A store whose clock is the server's.
 struct Real(Arc<dyn ClaimStore>);
@@ -32,11 +32,18 @@ fn quick(config: RedisConfig) -> RedisConfig {
     }
 }
 
+/// On each server program that is there: Redis and Valkey.
 #[tokio::test]
 async fn redis_conforms() {
-    let Some(server) = redis() else { return };
-    let config = quick(patient(format!("redis://{}", server.address())));
-    check(&Real(Arc::new(RedisStore::new(config).unwrap()))).await;
+    if !selected(Suite::Claims) {
+        return;
+    }
+    let all = redis_programs().into_iter().map(async |program| {
+        let server = redis_of(program, |_, _| Vec::new());
+        let config = quick(patient(format!("redis://{}", server.address())));
+        check(&Real(Arc::new(RedisStore::new(config).unwrap()))).await;
+    });
+    futures_util::future::join_all(all).await;
 }
 
 #[tokio::test]

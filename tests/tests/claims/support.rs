@@ -13,7 +13,7 @@ use idemp_core::{Secret, Signer, Ttl};
 use idemp_receiver::{
     ClaimKey, ClaimStore, Claimant, Incoming, PostgresStore, Receiver, ReceiverConfig, RedisConfig, RedisStore, Scope,
 };
-use idemp_tests::{Postgres, Server, Suite, selected};
+use idemp_tests::{Postgres, Server, Suite, redis_programs, selected};
 use redis::aio::MultiplexedConnection;
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
@@ -32,10 +32,15 @@ pub(crate) fn redis() -> Option<Server> {
 
 /// The same with more arguments, made for its address and data folder.
 pub(crate) fn redis_with(more: impl Fn(SocketAddr, &Path) -> Vec<String> + Send + Sync + 'static) -> Option<Server> {
-    if !selected(Suite::Claims) {
-        return None;
-    }
-    let program = PathBuf::from(std::env::var_os("IDEMP_E2E_REDIS_SERVER").expect("IDEMP_E2E_REDIS_SERVER is set"));
+    let program = || redis_programs().swap_remove(0);
+    selected(Suite::Claims).then(|| redis_of(program(), more))
+}
+
+/// One of this program.
+pub(crate) fn redis_of(
+    program: PathBuf,
+    more: impl Fn(SocketAddr, &Path) -> Vec<String> + Send + Sync + 'static,
+) -> Server {
     let command = move |address: SocketAddr, data: &Path| {
         let mut command = Command::new(&program);
         command
@@ -45,9 +50,9 @@ pub(crate) fn redis_with(more: impl Fn(SocketAddr, &Path) -> Vec<String> + Send 
             .args(more(address, data));
         command
     };
-    Some(Server::start("redis", command, |address| {
+    Server::start("redis", command, |address| {
         ask(address, "PING").is_some_and(|answer| answer == "+PONG" || answer.starts_with("-NOAUTH"))
-    }))
+    })
 }
 
 /// The first line of the answer to a command.

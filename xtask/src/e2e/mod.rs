@@ -44,7 +44,7 @@ const SUITES: &[Suite] = &[
     Suite {
         name: "claims",
         programs: &["claims"],
-        needs: &[PYTHON, REDIS, POSTGRES],
+        needs: &[PYTHON, REDIS_PROGRAMS, POSTGRES],
     },
     Suite {
         name: "kafka",
