@@ -82,6 +82,14 @@ pub(super) async fn open(config: &S3Config) -> Result<LimitStore<AmazonS3>, Stor
         if !config.allow_http && !endpoint.starts_with("https://") {
             return Err(cannot_open("the endpoint is not https, and http is not allowed"));
         }
+        // The client's errors tell the whole of it.
+        let host = endpoint
+            .split("://")
+            .nth(1)
+            .and_then(|rest| rest.split(['/', '?', '#']).next());
+        if host.is_some_and(|host| host.contains('@')) {
+            return Err(cannot_open("the endpoint must not hold a user name or password"));
+        }
         builder = builder.with_endpoint(endpoint);
     }
     let region = config.region.clone();

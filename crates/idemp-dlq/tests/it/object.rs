@@ -12,7 +12,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use idemp_core::{Cause, Detail, Reason};
 use idemp_dlq::{
     Claim, DeadLetter, DeadLetterStore, EntryId, Filter, LeaseToken, ObjectStoreDlq, Put, RecordError, ReplayFailure,
-    Settled, StoreErrorKind,
+    S3Config, Settled, StoreErrorKind,
 };
 use object_store::memory::InMemory;
 use object_store::path::Path;
@@ -495,6 +495,25 @@ async fn a_record_laid_there_by_hand_is_an_entry() {
     assert!(place.claims(&id, &token, 100).await);
     assert_eq!(place.mark_replayed(&id, &token, at(101)).await.unwrap(), Settled::Done);
     assert_eq!(place.paths().await, [replayed(FIRST)]);
+}
+
+#[tokio::test]
+async fn an_endpoint_with_a_login_is_refused_without_being_shown() {
+    for endpoint in [
+        "http://me:hunter2@127.0.0.1:1",
+        "https://hunter2@127.0.0.1:1/path",
+        "https://me:hunter2@127.0.0.1:1?x",
+    ] {
+        let config = S3Config {
+            endpoint: Some(endpoint.to_owned()),
+            allow_http: true,
+            ..S3Config::new("letters")
+        };
+        let error = ObjectStoreDlq::s3(config).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::CannotOpen, "{endpoint}");
+        assert!(error.to_string().contains("user name or password"), "{error}");
+        assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
+    }
 }
 
 #[tokio::test]
