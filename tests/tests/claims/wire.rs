@@ -167,6 +167,38 @@ async fn a_user_with_few_rights_is_enough() {
     assert!(!format!("{error} {error:?}").contains("wrong"), "{error:?}");
 }
 
+/// The rights for all that is done to a claim, not only for its first step.
+#[tokio::test]
+async fn a_doctor_misses_each_right_that_is_not_there() {
+    let needed = ["eval", "evalsha", "get", "set", "del", "pttl", "pexpire"];
+    let Some(server) = redis() else { return };
+    let mut client = client(server.address()).await;
+    for missing in needed.map(Some).into_iter().chain([None]) {
+        let mut rights = redis::cmd("ACL");
+        rights.arg(&["SETUSER", "app", "reset", "on", ">secret", "~idemp*", "-@all", "+ping"]);
+        for right in needed.iter().filter(|right| Some(**right) != missing) {
+            rights.arg(format!("+{right}"));
+        }
+        rights.exec_async(&mut client).await.unwrap();
+        let url = format!("redis://app:secret@{}", server.address());
+        let looked = RedisStore::new(patient(url)).unwrap().diagnose().await;
+        let findings: Vec<_> = looked
+            .iter()
+            .filter(|checked| checked.finding.is_some())
+            .map(|checked| checked.check)
+            .collect();
+        // The text of a script is sent only to a server that does not know it, as when it is new.
+        redis::cmd("SCRIPT").arg("FLUSH").exec_async(&mut client).await.unwrap();
+        assert_eq!(
+            findings,
+            if missing.is_some() { vec!["scripts"] } else { vec![] },
+            "{missing:?}"
+        );
+    }
+    let left: usize = redis::cmd("DBSIZE").query_async(&mut client).await.unwrap();
+    assert!(left <= 1, "what could not be deleted ends by itself: {left}");
+}
+
 /// TLS ends before the server, so that any build of it will do.
 #[tokio::test]
 async fn tls_is_checked_against_the_given_authority() {

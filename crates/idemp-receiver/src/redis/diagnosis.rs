@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use super::RedisStore;
 use super::link::Resend;
+use crate::store::StoreError;
 
 /// The oldest version that has what the scripts use.
 const OLDEST: (u32, u32) = (6, 2);
@@ -73,22 +74,33 @@ impl RedisStore {
         all
     }
 
-    /// Claims a key of its own and lets it go.
+    /// Whether the user may do all that claims need.
     async fn scripts_run(&self) -> Checked {
-        let key = format!("idemp/doctor:{}", Uuid::new_v4());
-        let arguments: [&[u8]; 3] = [key.as_bytes(), b"p1|doctor|0", b"1000"];
-        let claimed = self.run(&self.scripts.claim, Resend::Always, &arguments).await;
-        let released = match claimed {
-            Ok(_) => self.run(&self.scripts.release, Resend::Always, &arguments[..2]).await,
-            Err(error) => Err(error),
-        };
-        match released {
-            Ok(_) => Checked::fine("scripts", "run"),
+        match self.claim_for_a_look().await {
+            Ok(()) => Checked::fine("scripts", "run"),
             Err(error) => Checked::fine("scripts", error.to_string()).finding(
                 true,
-                "claims are scripts over keys that begin with idemp: the user must be allowed to run them",
+                "claims are scripts over keys that begin with idemp: the user must be allowed to run them and the commands \
+                 in them (docs/receiver.md, \"Redis\")",
             ),
         }
+    }
+
+    /// Claims a key of its own, is refused it under another name, renews it and lets it go: every command that is in any
+    /// of the scripts.
+    async fn claim_for_a_look(&self) -> Result<(), StoreError> {
+        let key = format!("idemp/doctor:{}", Uuid::new_v4());
+        let key = key.as_bytes();
+        let (own, other, time): (&[u8], &[u8], &[u8]) = (b"p1|doctor|0", b"p1|other|0", b"1000");
+        self.run(&self.scripts.claim, Resend::Always, &[key, own, time]).await?;
+        let looked = async {
+            self.run(&self.scripts.claim, Resend::Always, &[key, other, time])
+                .await?;
+            self.run(&self.scripts.renew, Resend::Always, &[key, own, time]).await
+        };
+        let looked = looked.await;
+        self.run(&self.scripts.release, Resend::Always, &[key, own]).await?;
+        looked.map(drop)
     }
 }
 
