@@ -199,7 +199,7 @@ impl Config {
             let place = error.span().map_or_else(String::new, |span| {
                 format!(":{}", text[..span.start].matches('\n').count() + 1)
             });
-            let why = error.message().lines().collect::<Vec<_>>().join(" ");
+            let why = without_value(&error.message().lines().collect::<Vec<_>>().join(" "));
             Failure::usage(format_args!("{}{place}: {why}", path.display()))
         })?;
         if config.sinks.is_empty() && config.dlq.is_none() {
@@ -209,6 +209,14 @@ impl Config {
             )));
         }
         Ok(config)
+    }
+}
+
+/// What is wrong with a value, without the text that stands there in its place: it may be a secret.
+fn without_value(why: &str) -> String {
+    match (why.split_once("string \""), why.rsplit_once("\", expected")) {
+        (Some((before, _)), Some((_, after))) => format!("{before}string, expected{after}"),
+        _ => why.to_owned(),
     }
 }
 
@@ -262,6 +270,21 @@ mod tests {
             ("[sinks.a]\nto = \"x\"\ntimeout = \"hunter2\"\n", 3, ""),
             ("[sinks.a]\nto = \"x\"\nmode = \"exactly-once\"\n", 3, "at-least-once"),
             ("[sinks.a\n", 1, ""),
+            (
+                "[sinks.a]\nto = \"x\"\noptions = \"sasl.password=hunter2\"\n",
+                3,
+                "invalid type: string, expected a map",
+            ),
+            (
+                "[sinks.a]\nto = \"x\"\nheaders = \"Authorization: \\\", expected hunter2\"\n",
+                3,
+                "string, expected a map",
+            ),
+            (
+                "[sinks.a]\nto = \"x\"\nconcurrency = \"hunter2\"\n",
+                3,
+                "string, expected usize",
+            ),
         ] {
             let error = parse(text).unwrap_err();
             let place = if line == 0 {
