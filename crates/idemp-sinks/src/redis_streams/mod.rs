@@ -81,7 +81,7 @@ impl RedisStreamsSink {
                 self.link.unheard(line);
                 return classify::out_of_time().into();
             }
-            Ok(Ok(Value::BulkString(_) | Value::SimpleString(_))) => {
+            Ok(Ok(Value::BulkString(id))) if is_entry_id(&id) => {
                 Link::heard(line);
                 return Outcome::Delivered { status: None };
             }
@@ -113,6 +113,13 @@ impl Sink for RedisStreamsSink {
     async fn close(&self) {
         self.link.close();
     }
+}
+
+/// Milliseconds and a number, with a dash between: nothing else says that an entry was written.
+fn is_entry_id(reply: &[u8]) -> bool {
+    let is_number = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
+    let mut parts = reply.splitn(2, |byte| *byte == b'-');
+    parts.next().is_some_and(is_number) && parts.next().is_some_and(is_number)
 }
 
 impl fmt::Debug for RedisStreamsSink {

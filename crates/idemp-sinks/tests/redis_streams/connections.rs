@@ -41,6 +41,10 @@ async fn one_attempt_is_one_command_whatever_comes_of_it() {
             true,
         ),
         (Reply::Line(":7"), Cause::Transport(Transport::Cut), true),
+        (Reply::Line("+OK"), Cause::Transport(Transport::Cut), true),
+        (Reply::Line("+QUEUED"), Cause::Transport(Transport::Cut), true),
+        (Reply::Line("$4\r\n-1-1"), Cause::Transport(Transport::Cut), true),
+        (Reply::Line("$2\r\n1-"), Cause::Transport(Transport::Cut), true),
         (Reply::Close, Cause::Transport(Transport::Cut), true),
     ] {
         let server = Server::start(&[reply, Reply::Id]).await;
