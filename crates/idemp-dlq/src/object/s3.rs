@@ -1,5 +1,6 @@
 //! A bucket, with TLS by rustls and ring and the credentials of the environment.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,7 +29,9 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// Credentials come from the environment: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`, else
 /// `AWS_WEB_IDENTITY_TOKEN_FILE` and `AWS_ROLE_ARN`, else what a container's `AWS_CONTAINER_CREDENTIALS_*` name, else
 /// the role of the instance, unless `AWS_EC2_METADATA_DISABLED` is `true`. Profile files are not read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// `Debug` does not show the endpoint, which may be a URL with a password in it until it is refused.
+#[derive(Clone, PartialEq, Eq)]
 pub struct S3Config {
     /// The bucket, which has to exist.
     pub bucket: String,
@@ -54,6 +57,17 @@ impl S3Config {
             region: None,
             allow_http: false,
         }
+    }
+}
+
+impl fmt::Debug for S3Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("S3Config")
+            .field("bucket", &self.bucket)
+            .field("prefix", &self.prefix)
+            .field("region", &self.region)
+            .field("allow_http", &self.allow_http)
+            .finish_non_exhaustive()
     }
 }
 

@@ -509,6 +509,7 @@ async fn an_endpoint_with_a_login_is_refused_without_being_shown() {
             allow_http: true,
             ..S3Config::new("letters")
         };
+        assert!(!format!("{config:?}").contains("hunter2"), "{config:?}");
         let error = ObjectStoreDlq::s3(config).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::CannotOpen, "{endpoint}");
         assert!(error.to_string().contains("user name or password"), "{error}");
