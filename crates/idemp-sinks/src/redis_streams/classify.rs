@@ -84,7 +84,11 @@ pub(super) fn answered(error: &RedisError, cluster: bool) -> Judged {
 
 /// The facts behind an error while connecting: the event is surely not delivered.
 pub(super) fn connecting(error: &RedisError) -> Failure {
-    if error.kind() == ErrorKind::AuthenticationFailed {
+    // Of a cluster the client says that no node could be reached, and tells behind it what one of them said.
+    let is_nodes = |said: &str| said.contains("Password authentication failed");
+    if error.kind() == ErrorKind::AuthenticationFailed
+        || error.kind() == ErrorKind::Io && error.detail().is_some_and(is_nodes)
+    {
         return Failure::code(RejectsConfiguration, "WRONGPASS")
             .with_detail(Detail::new("the server does not accept user name and password"));
     }

@@ -167,6 +167,31 @@ async fn a_login_without_rights_is_known_also_where_a_database_is_chosen() {
 }
 
 #[tokio::test]
+async fn a_cluster_that_does_not_accept_the_login_rejects_the_configuration() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let server = tokio::spawn(async move {
+        let mut streams = Vec::new();
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let answers = "-WRONGPASS invalid username-password pair or user is disabled.\r\n".repeat(8);
+            stream.write_all(answers.as_bytes()).await.unwrap();
+            streams.push(stream);
+        }
+    });
+    let config = RedisStreamsConfig {
+        cluster: true,
+        password: Some("wrong".to_owned()),
+        ..RedisStreamsConfig::new(url, "webhooks", Secret::new("whsec_test_secret").unwrap())
+    };
+    let sink = RedisStreamsSink::new(config).unwrap();
+    let failure = failure(deliver(&sink, AMPLE).await);
+    let expected = Failure::code(ErrorClass::RejectsConfiguration, "WRONGPASS").cause;
+    assert_eq!((failure.cause, failure.maybe_delivered), (expected, false));
+    server.abort();
+}
+
+#[tokio::test]
 async fn an_attempt_that_is_over_sends_nothing() {
     let server = Server::start(&[Reply::Id]).await;
     let failure = failure(deliver(&sink(&server), Duration::ZERO).await);
