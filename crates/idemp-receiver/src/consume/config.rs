@@ -38,7 +38,8 @@ pub enum Start {
     /// With the oldest message there is, so that none is lost.
     #[default]
     Earliest,
-    /// With what comes from now on.
+    /// With what comes from now on. On Kafka a partition for which nothing has been committed yet begins anew each time:
+    /// what came while nobody read it, or was not settled when its consumer died, is passed over.
     Latest,
 }
 

@@ -124,7 +124,8 @@ impl Flow {
     /// `stop` ends the waiting, not a run of the handler: what runs is finished and recorded.
     ///
     /// # Cancel safety
-    /// Dropping the future cuts the handler; its claim ends with its lease. Give each message a task of its own.
+    /// Dropping the future cuts the handler; its claim ends with its lease, and that in an inbox not before the process
+    /// does. Give each message a task of its own.
     pub async fn settle(&self, message: &Arrived, stop: &CancellationToken) -> Settled {
         self.settle_holding(message, stop, || ()).await
     }

@@ -35,6 +35,9 @@ use crate::receiver::Receiver;
 /// For the last commit and the farewell to the group, when everything else has ended.
 const LAST_STEPS: Duration = Duration::from_secs(5);
 
+/// The longest time between two commits by then.
+const LAST_COMMITS_EVERY: Duration = Duration::from_millis(100);
+
 /// Waits before a client is made anew: the first, and the longest.
 const ANEW_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
@@ -266,6 +269,7 @@ impl Session {
             tokio::task::coop::consume_budget().await;
         }
         let end = Instant::now() + LAST_STEPS;
+        commits.hasten();
         let mut is_leaving = false;
         loop {
             if !is_leaving && self.table.is_sent() && !commits.is_waiting() {
@@ -321,6 +325,13 @@ impl Commits {
         let answer = waiting.await;
         self.waiting = None;
         Due::Answer(answer)
+    }
+
+    /// The next one is due now, and others soon after, if it fails.
+    fn hasten(&mut self) {
+        let waiting = self.waiting.take();
+        *self = Self::every(self.every.period().min(LAST_COMMITS_EVERY));
+        self.waiting = waiting;
     }
 
     fn is_waiting(&self) -> bool {
