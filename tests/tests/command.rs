@@ -17,8 +17,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use idemp_tests::{
-    Finished, Kafka, Process, Redis, Suite, data, free_address, idemp, make_topic, ministack, redis_programs, selected,
-    temp_dir,
+    Finished, Kafka, Postgres, Process, Redis, RedisReply, Suite, data, free_address, idemp, make_topic, ministack,
+    redis_programs, selected, temp_dir,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -192,6 +192,42 @@ fn the_corpus_goes_through_a_topic_and_over_http_once() {
     assert_eq!(sent["delivered"], EVENTS);
     assert_eq!(place.keys("out.jsonl").len(), EVENTS);
     stop(receiver);
+}
+
+/// What one receiver has done is known to the next one, which has nothing but the server.
+#[test]
+fn claims_on_servers_outlive_their_receivers_and_go_by_the_cadence() {
+    if !selected(Suite::Command) {
+        return;
+    }
+    let (place, server, database) = (Place::new(), redis(&[]), Postgres::start());
+    let text = fs::read_to_string(data("langchain-events.jsonl")).unwrap();
+    let few: Vec<&str> = text.split_inclusive('\n').take(20).collect();
+    fs::write(place.path("in.jsonl"), few.concat()).unwrap();
+    let stores = [
+        Some(format!("{}/0", server.url())),
+        database.as_ref().map(Postgres::url),
+    ];
+    for (n, store) in stores.into_iter().flatten().enumerate() {
+        for out in [format!("first-{n}.jsonl"), format!("second-{n}.jsonl")] {
+            let receive =
+                format!("--listen 127.0.0.1:0 --secret-env SECRET --store {store} --cadence sub-hour --out {out}");
+            let (receiver, address) = place.receive(&receive, "listening on");
+            let to = format!("http://{}/webhooks/langchain", address.unwrap());
+            let sent = place.json(&format!("send in.jsonl --to {to} --secret-env SECRET --json"), 0);
+            assert_eq!(sent["delivered"], 20, "{sent}");
+            stop(receiver);
+        }
+        assert_eq!(place.keys(&format!("first-{n}.jsonl")).len(), 20, "{store}");
+        assert_eq!(place.keys(&format!("second-{n}.jsonl")).len(), 0, "{store}");
+    }
+    let week = 7 * 24 * 60 * 60;
+    for key in place.keys("first-0.jsonl") {
+        match server.client().call(&["TTL", &format!("idemp:{key}")]) {
+            RedisReply::Integer(left) => assert!((week - 600..=week).contains(&left), "{key}: {left}"),
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]

@@ -74,7 +74,7 @@ const SUITES: &[Suite] = &[
     Suite {
         name: "command",
         programs: &["command"],
-        needs: &[KAFKA, REDIS_PROGRAMS, SNS],
+        needs: &[KAFKA, REDIS_PROGRAMS, SNS, POSTGRES],
     },
     Suite {
         name: "fan-out",
