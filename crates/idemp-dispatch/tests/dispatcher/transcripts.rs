@@ -1,6 +1,6 @@
 //! When attempts are made, and what the dead letter says of them.
 
-use idemp_core::{Cause, Class, Reason, RetryAfter, StatusPolicy, Transport, Verdict};
+use idemp_core::{Cause, Class, ErrorClass, Failure, Reason, RetryAfter, StatusPolicy, Transport, Verdict};
 use idemp_dispatch::Settlement;
 use idemp_testkit::sink::{Reply, ScriptedSink};
 
@@ -88,6 +88,26 @@ async fn every_status_settles_as_the_table_says() {
             "{status}"
         );
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_push_back_costs_budget_and_none_of_the_four_attempts() {
+    let pushed = || Reply::outcome(Failure::code(ErrorClass::PushBack, "QueueFull"));
+    let failed = || Reply::outcome(Failure::code(ErrorClass::Transient, "NotEnoughReplicas"));
+    let replies = [pushed(), failed(), pushed(), failed(), failed(), Reply::delivered()];
+    let (begun, settlement, _) = run(ScriptedSink::by_attempt(replies)).await;
+    // Waits of 1, 1, 1 and 5 s leave 28 s of the 36 for the fourth attempt.
+    assert_eq!(begun, [0, 1, 2, 3, 8, 36]);
+    assert!(
+        matches!(settlement, Settlement::Delivered { attempts: 6 }),
+        "{settlement:?}"
+    );
+
+    let (begun, settlement, rig) = run(ScriptedSink::always(pushed())).await;
+    assert_eq!(begun, [0, 1, 3, 7, 15, 31, 36]);
+    assert_dead(&settlement, Reason::RetriesExhausted);
+    let letter = rig.letter().await;
+    assert_eq!((letter.attempts.len(), letter.maybe_delivered), (7, false));
 }
 
 #[tokio::test(start_paused = true)]
