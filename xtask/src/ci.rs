@@ -18,15 +18,14 @@ enum Done {
 type Check = fn(&Metadata) -> anyhow::Result<Done>;
 
 /// Quick ones first. The tests include those that drive the binary; `e2e` runs the suites that need services.
-const STEPS: [(&str, Check); 11] = [
+const STEPS: [(&str, Check); 10] = [
     ("format", format),
     ("layers", layer_edges),
     ("tidy", tidy_repository),
     ("lean", lean_builds),
     ("licences", licences),
     ("clippy", clippy_workspace),
-    ("clippy-alone", clippy_each_feature),
-    ("check-alone", check_each_feature),
+    ("alone", each_feature_alone),
     ("docs", docs),
     ("tests", tests),
     ("e2e", services),
@@ -140,30 +139,23 @@ fn clippy_workspace(_: &Metadata) -> anyhow::Result<Done> {
     Ok(Done::Passed)
 }
 
-fn clippy_each_feature(metadata: &Metadata) -> anyhow::Result<Done> {
-    if !has_subcommand("clippy") {
-        return missing("clippy");
-    }
-    with_each_feature(metadata, |package, feature| {
-        let mut clippy = cargo(["clippy", "--locked", "--all-targets", "--no-default-features"]);
-        process::run(clippy.args(["--package", package, "--features", feature, "--", "--deny", "warnings"]))
-    })
-}
-
 /// As a user builds it: without the features that tests and the rest of the workspace switch on in shared dependencies.
-fn check_each_feature(metadata: &Metadata) -> anyhow::Result<Done> {
-    with_each_feature(metadata, |package, feature| {
-        let mut check = cargo(["check", "--locked", "--no-default-features"]);
-        process::run(check.args(["--package", package, "--features", feature]))
-    })
-}
-
 /// Tries every set, and names those that failed.
-fn with_each_feature(metadata: &Metadata, check: impl Fn(&str, &str) -> anyhow::Result<()>) -> anyhow::Result<Done> {
+fn each_feature_alone(metadata: &Metadata) -> anyhow::Result<Done> {
+    let has_clippy = has_subcommand("clippy");
     let mut failed = Vec::new();
     for package in metadata.packages.iter().filter(|package| package.is_published()) {
         for feature in features::sets_alone(package) {
-            if let Err(error) = check(&package.name, &feature) {
+            let mut check = cargo([
+                if has_clippy { "clippy" } else { "check" },
+                "--locked",
+                "--no-default-features",
+            ]);
+            check.args(["--package", &package.name, "--features", &feature]);
+            if has_clippy {
+                check.args(["--", "--deny", "warnings"]);
+            }
+            if let Err(error) = process::run(&mut check) {
                 eprintln!("error: {error:#}");
                 failed.push(format!("{} [{feature}]", package.name));
             }
@@ -172,7 +164,11 @@ fn with_each_feature(metadata: &Metadata, check: impl Fn(&str, &str) -> anyhow::
     if !failed.is_empty() {
         bail!("{}", failed.join(", "));
     }
-    Ok(Done::Passed)
+    if has_clippy {
+        Ok(Done::Passed)
+    } else {
+        missing("clippy")
+    }
 }
 
 fn docs(_: &Metadata) -> anyhow::Result<Done> {

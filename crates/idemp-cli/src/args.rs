@@ -25,9 +25,10 @@ pub(crate) enum Command {
     /// Watch real events go through every kind of trouble, and arrive once: about half a minute
     #[cfg(all(feature = "webhook", feature = "sqlite"))]
     Demo(demo::Args),
-    /// Send events from JSON Lines to a webhook; what does not get there becomes a dead letter
+    /// Send events from JSON Lines to a webhook, Kafka, Redis Streams or SNS; what does not get there becomes a dead
+    /// letter
     Send(send::Args),
-    /// Serve a webhook and write each event once
+    /// Serve a webhook, or consume from Kafka or Redis Streams, and write each event once
     Receive(receive::Args),
     /// Look at dead letters, count them, delete them
     Dlq(dlq::Args),

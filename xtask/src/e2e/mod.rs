@@ -63,7 +63,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "dead-letters",
-        programs: &["dead_letters", "dead_letters_s3"],
+        programs: &["dead_letters", "dead_letters_s3", "dead_letters_s3_many"],
         needs: &[REDIS_PROGRAMS, S3],
     },
     Suite {
