@@ -50,6 +50,24 @@ pub(crate) fn check(metadata: &Metadata) -> anyhow::Result<()> {
         }
     }
 
+    // A source file that git ignores is in nobody else's clone.
+    let ignored = [
+        "ls-files",
+        "-z",
+        "--others",
+        "--ignored",
+        "--exclude-standard",
+        "--",
+        "*.rs",
+        ":!target",
+    ];
+    let files = process::read(Command::new("git").args(ignored).current_dir(root)).context("tidy reads git's list")?;
+    breaches.extend(
+        files
+            .split_terminator('\0')
+            .map(|name| format!("{name}: git ignores it")),
+    );
+
     let manifest = fs::read_to_string(root.join("Cargo.toml"))?;
     breaches.extend(workspace_dependencies(&manifest));
     for package in &metadata.packages {

@@ -151,6 +151,11 @@ impl Options {
         }
     }
 
+    /// The option's value, which stays.
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
     /// The option's value, if it is there.
     pub(crate) fn take(&mut self, name: &str) -> Option<String> {
         self.0.remove(name)

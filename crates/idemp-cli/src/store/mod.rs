@@ -195,9 +195,24 @@ fn fallback_path(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// In the current folder, by the kind of store.
+/// Longest name of a file that is made for a store on a server, without its ending: names end at 255 bytes.
+const LONGEST_NAME: usize = 200;
+
+/// In the current folder, one for each store: what one store did not take must not be replayed as if it were another's.
 fn remote_fallback(address: &Address) -> PathBuf {
-    format!("idemp-dlq.{}{FALLBACK_SUFFIX}", address.scheme).into()
+    let plain = |character: char| match character {
+        'a'..='z' | 'A'..='Z' | '0'..='9' | '.' | '-' => character,
+        _ => '-',
+    };
+    let mut name = address.shown().replace("://", "-");
+    for option in ["stream", "endpoint"] {
+        if let Some(value) = address.options.get(option) {
+            name.push('-');
+            name.push_str(value);
+        }
+    }
+    let name: String = name.chars().map(plain).take(LONGEST_NAME).collect();
+    format!("idemp-dlq.{name}{FALLBACK_SUFFIX}").into()
 }
 
 async fn open_remote(address: &Address) -> Result<Arc<dyn DeadLetterStore>, Failure> {
@@ -240,6 +255,23 @@ fn open(_path: &Path, _missing: Missing) -> Result<Arc<dyn DeadLetterStore>, Sto
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_store_on_a_server_has_a_fallback_of_its_own() {
+        for (text, expected) in [
+            ("redis://me@h:6379/0", "idemp-dlq.redis-h-6379-0.fallback"),
+            ("redis://h:6379/0?stream=a:b", "idemp-dlq.redis-h-6379-0-a-b.fallback"),
+            (
+                "s3://bucket/a/b?endpoint=http://127.0.0.1:9000&allow_http=true",
+                "idemp-dlq.s3-bucket-a-b-http---127.0.0.1-9000.fallback",
+            ),
+        ] {
+            let address = Address::parse(text).unwrap();
+            assert_eq!(remote_fallback(&address), Path::new(expected), "{text}");
+        }
+        let long = Address::parse(&format!("s3://bucket/{}", "é".repeat(300))).unwrap();
+        assert!(remote_fallback(&long).as_os_str().len() <= 255);
+    }
 
     #[test]
     fn stores_are_named_by_scheme() {
