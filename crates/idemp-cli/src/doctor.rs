@@ -15,7 +15,7 @@ use crate::{runtime, times};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The store of claims to look at, as `receive --store` takes it: redis://[USER@]HOST:PORT/DB
+    /// The store of claims to look at, as `receive --store` takes it: `redis://[USER@]HOST:PORT/DB`
     #[arg(long, value_name = "STORE", value_parser = StoreArg::parse)]
     store: Option<StoreArg>,
 

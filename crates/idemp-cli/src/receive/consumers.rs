@@ -19,7 +19,7 @@ pub(super) struct ConsumerArgs {
     #[arg(long, value_name = "T", requires = "kafka")]
     topic: Vec<String>,
 
-    /// Consume from this stream: redis://[USER@]HOST:PORT/DB?stream=NAME
+    /// Consume from this stream: `redis://[USER@]HOST:PORT/DB?stream=NAME`
     #[arg(long, value_name = "URL")]
     redis_stream: Option<String>,
 

@@ -44,8 +44,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     secrets: AcceptedSecrets,
 
-    /// Where claims are kept: memory, or to survive a restart sqlite:PATH, redis://[USER@]HOST:PORT/DB or
-    /// postgres://[USER@]HOST:PORT/DATABASE
+    /// Where claims are kept: memory, or to survive a restart sqlite:PATH, `redis://[USER@]HOST:PORT/DB` or
+    /// `postgres://[USER@]HOST:PORT/DATABASE`
     #[arg(long, value_name = "STORE", default_value = "memory", value_parser = StoreArg::parse)]
     store: StoreArg,
 
