@@ -135,11 +135,7 @@ impl ConsumerArgs {
         let (handler, stop) = (handler.clone(), stop.clone());
         let quarantine = Quarantine::new(self.quarantine.clone());
         Ok(Box::pin(async move {
-            let quarantine = move |message| {
-                let quarantine = quarantine.clone();
-                async move { quarantine.take(message).await }
-            };
-            let ended = consumer.run(handler, quarantine, &stop).await;
+            let ended = consumer.run(handler, quarantine.into_fn(), &stop).await;
             ended.map_err(|error| Failure::failed("the Kafka consumer ended").because(&error))
         }))
     }
@@ -183,11 +179,7 @@ impl ConsumerArgs {
         let (handler, stop) = (handler.clone(), stop.clone());
         let quarantine = Quarantine::new(self.quarantine.clone());
         Ok(Box::pin(async move {
-            let quarantine = move |message| {
-                let quarantine = quarantine.clone();
-                async move { quarantine.take(message).await }
-            };
-            let ended = consumer.run(handler, quarantine, &stop).await;
+            let ended = consumer.run(handler, quarantine.into_fn(), &stop).await;
             ended.map_err(|error| Failure::failed("the Redis Streams consumer ended").because(&error))
         }))
     }

@@ -3,10 +3,11 @@
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
+use futures_util::future::BoxFuture;
 use idemp_receiver::consume::{QuarantineError, Quarantined};
 use serde_json::{Value, json};
 
@@ -16,11 +17,22 @@ use crate::times::rfc3339;
 
 /// A file that is made when the first message comes, for its owner alone.
 #[derive(Clone)]
-pub(super) struct Quarantine(Arc<Mutex<PathBuf>>);
+pub(super) struct Quarantine(Arc<Path>);
+
+/// One line at a time, whichever consumer it comes from.
+static APPENDING: Mutex<()> = Mutex::new(());
 
 impl Quarantine {
     pub(super) fn new(path: PathBuf) -> Self {
-        Self(Arc::new(Mutex::new(path)))
+        Self(path.into())
+    }
+
+    /// The same as a consumer wants it.
+    pub(super) fn into_fn(self) -> impl Fn(Quarantined) -> BoxFuture<'static, Result<(), QuarantineError>> {
+        move |message| {
+            let quarantine = self.clone();
+            Box::pin(async move { quarantine.take(message).await })
+        }
     }
 
     /// Appends a message. When it returns, the line is on disk.
@@ -30,7 +42,7 @@ impl Quarantine {
         let (position, reason) = (message.position.to_string(), message.reason.code());
         let path = Arc::clone(&self.0);
         let written = tokio::task::spawn_blocking(move || {
-            let path = path.lock().unwrap_or_else(PoisonError::into_inner);
+            let _alone = APPENDING.lock().unwrap_or_else(PoisonError::into_inner);
             append(&path, &line).map(|()| path.display().to_string())
         });
         let file = written.await.map_err(io::Error::other)??;
@@ -39,7 +51,7 @@ impl Quarantine {
     }
 }
 
-fn append(path: &std::path::Path, line: &str) -> io::Result<()> {
+fn append(path: &Path, line: &str) -> io::Result<()> {
     let mut file = OpenOptions::new()
         .read(true)
         .append(true)
