@@ -14,7 +14,7 @@ use idemp_dispatch::{Dispatcher, LaneConfig};
 use idemp_dlq::{DeadLetter, DeadLetterStore, SqliteStore};
 use idemp_sinks::kafka::{KafkaConfig, KafkaSink};
 use idemp_sinks::redis_streams::{RedisStreamsConfig, RedisStreamsSink};
-use idemp_tests::{Kafka, Redis, redis_programs};
+use idemp_tests::{Kafka, Redis, make_topic, redis_programs};
 use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
@@ -60,6 +60,7 @@ pub(crate) fn run() -> anyhow::Result<Bench> {
     match Kafka::start() {
         None => bench.skip("KAFKA: no broker; `cargo xtask bench` finds one"),
         Some(broker) => {
+            make_topic(&broker.address().to_string(), TOPIC, &[]);
             let what = if broker.is_apache() { "Apache Kafka" } else { "TANSU" };
             for (name, events) in bodies()? {
                 kafka(
