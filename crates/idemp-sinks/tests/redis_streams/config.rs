@@ -15,7 +15,7 @@ fn each_fault_names_its_field() {
     let cases: [(Kind, Change); 15] = [
         (Kind::Url, |config| config.url = String::new()),
         (Kind::Url, |config| config.url = "http://127.0.0.1".into()),
-        (Kind::Url, |config| config.url = "unix:///tmp/redis.sock".into()),
+        (Kind::Url, |config| config.url = "unix:///run/redis.sock".into()),
         (Kind::Url, |config| config.url = "redis://".into()),
         (Kind::Url, |config| config.url = "redis://h/first".into()),
         (Kind::Url, |config| config.url = "redis://h/0?stream=s".into()),
