@@ -130,8 +130,10 @@ async fn with_letters(
         let named = targets.iter().map(|target| (target.name.clone(), destination(target)));
         named.collect()
     } else {
-        let each = sinks.into_iter().zip(targets.iter().cycle());
-        each.map(|(name, target)| (name, destination(target))).collect()
+        // `--to` is one place, whatever names the letters have.
+        let to = targets.first().map(destination);
+        let each = sinks.into_iter().filter_map(|name| Some((name, to.clone()?)));
+        each.collect()
     };
     replay(args, &destinations, replayer, letters, filter, stop).await
 }

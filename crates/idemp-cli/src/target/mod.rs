@@ -184,11 +184,8 @@ impl Spec<'_> {
             "kafka" => Ok((Kind::at_least_once("kafka"), kafka::open(self)?)),
             "redis" | "rediss" => Ok((Kind::at_least_once("redis-streams"), redis::open(self)?)),
             "sns" => {
-                let kind = Kind {
-                    name: "sns",
-                    mode: Mode::AtMostOnce,
-                };
-                Ok((kind, sns::open(self).await?))
+                let (mode, sink) = sns::open(self).await?;
+                Ok((Kind { name: "sns", mode }, sink))
             }
             _ => Err(Failure::usage(
                 "unknown scheme: it is http, https, kafka, redis, rediss or sns",

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use idemp_core::Sink;
+use idemp_core::{Mode, Sink};
 
 use super::Spec;
 use crate::exit::Failure;
 
 #[cfg(feature = "sns")]
-pub(super) async fn open(mut spec: Spec<'_>) -> Result<Arc<dyn Sink>, Failure> {
-    use idemp_sinks::sns::{SnsConfig, SnsSink};
+pub(super) async fn open(mut spec: Spec<'_>) -> Result<(Mode, Arc<dyn Sink>), Failure> {
+    use idemp_sinks::sns::{DEFAULT_MODE, SnsConfig, SnsSink};
 
     let options = &mut spec.address.options;
     let defaults = SnsConfig::new(spec.address.place.as_str(), spec.secret);
@@ -26,10 +26,10 @@ pub(super) async fn open(mut spec: Spec<'_>) -> Result<Arc<dyn Sink>, Failure> {
     let sink = SnsSink::new(config)
         .await
         .map_err(|error| Failure::usage("sns").because(&error))?;
-    Ok(Arc::new(sink))
+    Ok((DEFAULT_MODE, Arc::new(sink)))
 }
 
 #[cfg(not(feature = "sns"))]
-pub(super) async fn open(_spec: Spec<'_>) -> Result<Arc<dyn Sink>, Failure> {
+pub(super) async fn open(_spec: Spec<'_>) -> Result<(Mode, Arc<dyn Sink>), Failure> {
     Err(Failure::not_built("SNS", "sns"))
 }
