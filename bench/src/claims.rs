@@ -1,7 +1,6 @@
 //! Claims in Redis beside plain `SET NX EX` through the same client, and inbox transactions beside the bare insert.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -42,26 +41,6 @@ pub(crate) fn add(bench: &mut Bench, runtime: &Runtime) -> anyhow::Result<()> {
         None => bench.skip("INBOX IN POSTGRES: no server; `cargo xtask bench` finds one"),
     }
     Ok(())
-}
-
-/// Hands every item to `one`, with so many at work.
-async fn in_flight<T, F, A>(workers: usize, items: Vec<T>, one: F) -> anyhow::Result<()>
-where
-    T: Clone + Send + Sync + 'static,
-    F: Fn(T) -> A + Clone + Send + 'static,
-    A: Future<Output = anyhow::Result<()>> + Send + 'static,
-{
-    let (items, next) = (Arc::new(items), Arc::new(AtomicUsize::new(0)));
-    let worker = |_| {
-        let (items, next, one) = (Arc::clone(&items), Arc::clone(&next), one.clone());
-        async move {
-            while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
-                one(item.clone()).await?;
-            }
-            Ok(())
-        }
-    };
-    local::all((0..workers).map(worker)).await
 }
 
 fn redis(bench: &mut Bench, runtime: &Runtime) -> anyhow::Result<()> {
@@ -143,7 +122,7 @@ fn claims(
             Ok(())
         }
     };
-    Ok(local::timed(runtime, in_flight(IN_FLIGHT, claimants, one))?.divided_by(CLAIMS))
+    Ok(local::timed(runtime, local::in_flight(IN_FLIGHT, Arc::new(claimants), one))?.divided_by(CLAIMS))
 }
 
 /// What a plain peer does.
@@ -163,7 +142,7 @@ fn marks(runtime: &Runtime, connection: &MultiplexedConnection, claimants: Vec<C
             Ok(())
         }
     };
-    Ok(local::timed(runtime, in_flight(IN_FLIGHT, claimants, one))?.divided_by(CLAIMS))
+    Ok(local::timed(runtime, local::in_flight(IN_FLIGHT, Arc::new(claimants), one))?.divided_by(CLAIMS))
 }
 
 fn postgres(bench: &mut Bench, runtime: &Runtime, url: &str) -> anyhow::Result<()> {
@@ -245,7 +224,10 @@ fn received(
             Ok(())
         }
     };
-    Ok(local::timed(runtime, in_flight(TRANSACTIONS_IN_FLIGHT, events, one))?.divided_by(TRANSACTIONS))
+    Ok(
+        local::timed(runtime, local::in_flight(TRANSACTIONS_IN_FLIGHT, Arc::new(events), one))?
+            .divided_by(TRANSACTIONS),
+    )
 }
 
 /// The same rows, each in a transaction of its own.
@@ -263,5 +245,8 @@ fn inserted(runtime: &Runtime, pool: &PgPool, events: &Numbered) -> anyhow::Resu
             Ok(())
         }
     };
-    Ok(local::timed(runtime, in_flight(TRANSACTIONS_IN_FLIGHT, events, one))?.divided_by(TRANSACTIONS))
+    Ok(
+        local::timed(runtime, local::in_flight(TRANSACTIONS_IN_FLIGHT, Arc::new(events), one))?
+            .divided_by(TRANSACTIONS),
+    )
 }

@@ -1,6 +1,8 @@
 //! What the benchmarks over HTTP share: the runtime, a server in this process, and samples of many events.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use anyhow::Context;
@@ -63,4 +65,24 @@ where
         ended??;
     }
     Ok(())
+}
+
+/// Hands every item to `one`, with so many at work.
+pub(crate) async fn in_flight<T, F, A>(workers: usize, items: Arc<Vec<T>>, one: F) -> anyhow::Result<()>
+where
+    T: Clone + Send + Sync + 'static,
+    F: Fn(T) -> A + Clone + Send + 'static,
+    A: Future<Output = anyhow::Result<()>> + Send + 'static,
+{
+    let next = Arc::new(AtomicUsize::new(0));
+    let worker = |_| {
+        let (items, next, one) = (Arc::clone(&items), Arc::clone(&next), one.clone());
+        async move {
+            while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+                one(item.clone()).await?;
+            }
+            Ok(())
+        }
+    };
+    all((0..workers).map(worker)).await
 }

@@ -82,25 +82,6 @@ pub(crate) fn run() -> anyhow::Result<Bench> {
     Ok(bench)
 }
 
-/// Hands every event to `one`, with so many at work.
-async fn in_flight<F, A>(workers: usize, events: Arc<Vec<Message>>, one: F) -> anyhow::Result<()>
-where
-    F: Fn(Message) -> A + Clone + Send + 'static,
-    A: Future<Output = anyhow::Result<()>> + Send + 'static,
-{
-    let next = Arc::new(AtomicUsize::new(0));
-    let worker = |_| {
-        let (events, next, one) = (Arc::clone(&events), Arc::clone(&next), one.clone());
-        async move {
-            while let Some(event) = events.get(next.fetch_add(1, Ordering::Relaxed)) {
-                one(event.clone()).await?;
-            }
-            Ok(())
-        }
-    };
-    local::all((0..workers).map(worker)).await
-}
-
 /// Seconds for one event at a sink.
 fn through(runtime: &Runtime, workers: usize, sink: &Arc<dyn Sink>, events: &Numbered) -> anyhow::Result<Both> {
     let events = Arc::new(events.take(EVENTS)?);
@@ -118,7 +99,7 @@ fn through(runtime: &Runtime, workers: usize, sink: &Arc<dyn Sink>, events: &Num
             Ok(())
         }
     };
-    Ok(local::timed(runtime, in_flight(workers, events, one))?.divided_by(EVENTS))
+    Ok(local::timed(runtime, local::in_flight(workers, events, one))?.divided_by(EVENTS))
 }
 
 fn redis(bench: &mut Bench, runtime: &Runtime, name: &str, events: &Numbered) -> anyhow::Result<()> {
@@ -161,7 +142,7 @@ fn redis(bench: &mut Bench, runtime: &Runtime, name: &str, events: &Numbered) ->
     Ok(())
 }
 
-/// XADD of the same fields, signed beforehand.
+/// XADD of the same fields; the commands are made and signed beforehand.
 fn pipelined(
     runtime: &Runtime,
     connection: &redis::aio::MultiplexedConnection,

@@ -152,7 +152,10 @@ impl Ours {
         match self {
             Self::Sink(sink) => {
                 let sink = Arc::clone(sink);
-                in_flight(events, move |event| deliver(Arc::clone(&sink), event)).await
+                local::in_flight(IN_FLIGHT, Arc::clone(events), move |event| {
+                    deliver(Arc::clone(&sink), event)
+                })
+                .await
             }
             Self::Dispatcher(dispatcher) => {
                 for event in events.iter() {
@@ -221,7 +224,7 @@ impl Bare {
 
     async fn send(&self, url: &Url, events: &Arc<Vec<Message>>) -> anyhow::Result<()> {
         let (client, signer, url) = (self.client.clone(), self.signer.clone(), url.clone());
-        in_flight(events, move |event| {
+        local::in_flight(IN_FLIGHT, Arc::clone(events), move |event| {
             let mut request = client.post(url.clone()).body(event.body().clone());
             if let Some(signer) = &signer {
                 request = request
@@ -239,23 +242,4 @@ impl Bare {
         })
         .await
     }
-}
-
-/// Hands every event to `one`, with [`IN_FLIGHT`] at work.
-async fn in_flight<F, A>(events: &Arc<Vec<Message>>, one: F) -> anyhow::Result<()>
-where
-    F: Fn(Message) -> A + Clone + Send + 'static,
-    A: Future<Output = anyhow::Result<()>> + Send + 'static,
-{
-    let next = Arc::new(AtomicUsize::new(0));
-    let worker = |_| {
-        let (events, next, one) = (Arc::clone(events), Arc::clone(&next), one.clone());
-        async move {
-            while let Some(event) = events.get(next.fetch_add(1, Ordering::Relaxed)) {
-                one(event.clone()).await?;
-            }
-            Ok(())
-        }
-    };
-    local::all((0..IN_FLIGHT).map(worker)).await
 }
