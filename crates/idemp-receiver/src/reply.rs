@@ -61,6 +61,8 @@ pub enum BadRequest {
 pub enum Unavailable {
     /// The claim store failed or did not answer in time.
     Store,
+    /// The claim store holds under the key what this version did not write.
+    Foreign,
     /// As many events are at work as are allowed.
     Busy,
     /// The receiver is shutting down.
@@ -109,7 +111,7 @@ impl Reply {
             Self::OverCap => r#"{"detail":"handler ran out of time"}"#,
             Self::Rejected => r#"{"detail":"event was rejected"}"#,
             Self::Unavailable(reason) => match reason {
-                Unavailable::Store => r#"{"detail":"claim store is not available"}"#,
+                Unavailable::Store | Unavailable::Foreign => r#"{"detail":"claim store is not available"}"#,
                 Unavailable::Busy => r#"{"detail":"too many events at once"}"#,
                 Unavailable::Draining => r#"{"detail":"receiver is shutting down"}"#,
             },
@@ -124,8 +126,8 @@ impl Reply {
                 let up = u64::from(retry_after.subsec_nanos() > 0);
                 Some(retry_after.as_secs().saturating_add(up).max(1))
             }
-            // A store that is down is seldom back within a second.
-            Self::Unavailable(Unavailable::Store) => Some(5),
+            // A store that is down is seldom back within a second, and a record is not removed sooner.
+            Self::Unavailable(Unavailable::Store | Unavailable::Foreign) => Some(5),
             Self::Unavailable(_) | Self::OverCap => Some(1),
             _ => None,
         }
@@ -137,7 +139,7 @@ impl Reply {
         Self::CODES[self.index()]
     }
 
-    pub(crate) const CODES: [&'static str; 20] = [
+    pub(crate) const CODES: [&'static str; 21] = [
         "ok",
         "duplicate",
         "conflict",
@@ -156,6 +158,7 @@ impl Reply {
         "over_cap",
         "rejected",
         "store_unavailable",
+        "foreign_record",
         "busy",
         "draining",
     ];
@@ -181,8 +184,9 @@ impl Reply {
             Self::OverCap => 15,
             Self::Rejected => 16,
             Self::Unavailable(Unavailable::Store) => 17,
-            Self::Unavailable(Unavailable::Busy) => 18,
-            Self::Unavailable(Unavailable::Draining) => 19,
+            Self::Unavailable(Unavailable::Foreign) => 18,
+            Self::Unavailable(Unavailable::Busy) => 19,
+            Self::Unavailable(Unavailable::Draining) => 20,
         }
     }
 }
@@ -203,6 +207,18 @@ mod tests {
         }
         let retry_after = Duration::MAX;
         assert_eq!(Reply::InProgress { retry_after }.retry_after(), Some(u64::MAX));
+    }
+
+    /// What keeps the store from telling is the operator's concern, not the sender's.
+    #[test]
+    fn senders_are_told_the_same_of_a_record_as_of_a_store_that_is_down() {
+        let told = |reason| {
+            let reply = Reply::Unavailable(reason);
+            (reply.status(), reply.body(), reply.retry_after())
+        };
+        let expected = (503, r#"{"detail":"claim store is not available"}"#, Some(5));
+        assert_eq!(told(Unavailable::Store), expected);
+        assert_eq!(told(Unavailable::Foreign), expected);
     }
 
     #[test]

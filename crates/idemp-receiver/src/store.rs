@@ -157,7 +157,10 @@ pub enum StoreErrorKind {
     TimedOut,
     /// It takes no further keys until old ones expire.
     Full,
-    /// What lies in it was not written by this version.
+    /// Its tables or its file are missing, or not those of this version: no key can be claimed until that is mended.
+    NotSetUp,
+    /// What lies under this one key was not written by this version. Other keys are well, and this one stays so until
+    /// somebody removes what is there.
     Foreign,
     /// It works, and will not commit what the handler has done in its transaction. Another run may fare better.
     Refused,
@@ -192,7 +195,10 @@ impl fmt::Display for StoreError {
             StoreErrorKind::Unavailable => "the claim store is not available",
             StoreErrorKind::TimedOut => "the claim store did not answer in time",
             StoreErrorKind::Full => "the claim store is full",
-            StoreErrorKind::Foreign => "the claim store holds what this version does not understand",
+            StoreErrorKind::NotSetUp => {
+                "the claim store has no tables of this version: run its migrations, or name a place of its own"
+            }
+            StoreErrorKind::Foreign => "the claim store holds under the key what this version did not write",
             StoreErrorKind::Refused => "the claim store did not commit what the handler had done",
         })
     }

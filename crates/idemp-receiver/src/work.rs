@@ -49,13 +49,17 @@ async fn work(shared: Arc<Shared>, place: Place, event: Event, mut handling: Han
             shared.meters.unclaimed.increment(1);
             tracing::warn!(key = event.key(), "handling without a claim");
         }
-        Err(_) => {
+        Err(error) => {
+            let reply = Reply::Unavailable(match error.kind() {
+                StoreErrorKind::Foreign => Unavailable::Foreign,
+                _ => Unavailable::Store,
+            });
             // It may have been taken all the same: give it back, without keeping the sender waiting.
             tokio::spawn(async move {
                 shared.release(&event).await;
                 drop(place);
             });
-            return Reply::Unavailable(Unavailable::Store);
+            return reply;
         }
     }
     let started = Instant::now();

@@ -349,7 +349,7 @@ async fn migrations_may_run_at_once_and_again() {
         .unwrap();
     let store = PostgresStore::new(pool.clone());
     let error = store.claim(&copy("k1"), LEASE).await.unwrap_err();
-    assert_eq!(error.kind(), StoreErrorKind::Foreign, "there is no table yet");
+    assert_eq!(error.kind(), StoreErrorKind::NotSetUp, "there is no table yet");
     let all: Vec<_> = (0..10)
         .map(|_| {
             let store = store.clone();
@@ -363,6 +363,32 @@ async fn migrations_may_run_at_once_and_again() {
         sqlx::raw_sql(*sql).execute(&pool).await.unwrap();
     }
     assert_eq!(store.claim(&copy("k1"), LEASE).await.unwrap(), Claim::Claimed);
+}
+
+/// Tables of our names that somebody else has made: no key can be claimed, whatever is tried.
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_of_another_making_are_no_tables_of_ours() {
+    let Some(server) = postgres() else { return };
+    let pool = sqlx::PgPool::connect(&server.url()).await.unwrap();
+    for columns in [
+        "id bigint",
+        "scope text, event_key text, token uuid, epoch bigint, fingerprint uuid, until timestamptz, \
+         created_at timestamptz, PRIMARY KEY (scope, event_key)",
+        "scope bigint, event_key text, token bytea, epoch bigint, fingerprint bytea, until timestamptz, \
+         created_at timestamptz, PRIMARY KEY (scope, event_key)",
+        "scope text, event_key text, token bytea, epoch bigint, fingerprint bytea, until timestamptz, \
+         created_at timestamptz",
+    ] {
+        for table in ["idemp_claims", "idemp_inbox"] {
+            let make = format!("DROP TABLE IF EXISTS {table}; CREATE TABLE {table} ({columns})");
+            sqlx::raw_sql(sqlx::AssertSqlSafe(make)).execute(&pool).await.unwrap();
+        }
+        let stores: [&dyn ClaimStore; 2] = [&PostgresStore::new(pool.clone()), &PostgresInbox::new(pool.clone())];
+        for store in stores {
+            let error = store.claim(&copy("k1"), LEASE).await.unwrap_err();
+            assert_eq!(error.kind(), StoreErrorKind::NotSetUp, "{columns}: {error:?}");
+        }
+    }
 }
 
 /// Parallel take-overs of one expired lease: one winner each time, and a higher epoch.

@@ -406,6 +406,39 @@ fn what_is_malformed_or_fails_for_good_goes_to_quarantine_and_the_rest_goes_on()
     });
 }
 
+/// Another program's value under the name of a claim, between good ones.
+#[test]
+fn a_record_that_the_store_cannot_read_goes_to_quarantine_and_the_rest_goes_on() {
+    on_each(async |program| {
+        let redis = Redis::start(&program, &[]);
+        redis
+            .client()
+            .call(&["HSET", &format!("idemp:{}", key(2)), "field", "value"]);
+        add(&redis, 1);
+        let bad = add(&redis, 2);
+        (3..=20).for_each(|step| drop(add(&redis, step)));
+        let effects = Effects::default();
+        let consume = ConsumeConfig {
+            retries: [10, 50].map(Duration::from_millis).to_vec(),
+            handler_cap: Duration::from_millis(500),
+            ..consume()
+        };
+        let config = RedisStreamsConsumerConfig {
+            concurrency: 1,
+            ..config(&redis.url())
+        };
+        let running = Running::start(config, consume, claims(&redis), &effects, effects.handler());
+        until("the rest has run", || effects.distinct() == 19).await;
+        all_done(&redis).await;
+        running.stop().await;
+        let mut expected = once_each(1..=20);
+        expected.remove(&key(2));
+        assert_eq!(effects.runs(), expected);
+        let position = format!("{STREAM}/{bad}");
+        assert_eq!(effects.quarantined(), [(position, "foreign_record")]);
+    });
+}
+
 #[test]
 fn nothing_is_acknowledged_while_the_store_is_down() {
     on_each(async |program| {

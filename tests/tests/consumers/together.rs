@@ -1,4 +1,4 @@
-//! One event over everything at once.
+//! One event over everything at once; a partition whose claims lie in Redis.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -98,4 +98,31 @@ async fn fifty_copies_over_http_and_kafka_and_redis_streams_have_one_effect() {
     streams.await.unwrap().unwrap();
     kafka.stop().await;
     assert_eq!((effects.runs(), effects.quarantined()), (once_each(1..=6), vec![]));
+}
+
+/// Another program's value under the name of a claim, between good ones, and the partition goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_the_store_cannot_read_does_not_hold_up_its_partition() {
+    let Some(broker) = Broker::start(1).await else { return };
+    let redis = Redis::start(&redis_programs()[0], &[]);
+    let name = format!("idemp:{}", key(2));
+    redis.client().call(&["HSET", &name, "field", "value"]);
+    let effects = Effects::default();
+    let store = || RedisStore::new(RedisConfig::new(redis.url())).unwrap();
+    let running = Running::plain(&broker, store(), &effects);
+    for step in 1..=5 {
+        broker.send(step, 1).await;
+    }
+    until("the rest has run", || effects.distinct() == 4).await;
+    running.stop().await;
+    assert_eq!(effects.runs(), once_each([1, 3, 4, 5]));
+    assert_eq!(effects.quarantined(), [(format!("{TOPIC}/0/1"), "foreign_record")]);
+
+    // Once the name is free the event can be brought in again, and all that came before was committed.
+    redis.client().call(&["DEL", &name]);
+    let running = Running::plain(&broker, store(), &effects);
+    broker.send(2, 1).await;
+    until("it has run", || effects.distinct() == 5).await;
+    running.stop().await;
+    assert_eq!((effects.runs(), effects.quarantined().len()), (once_each(1..=5), 1));
 }

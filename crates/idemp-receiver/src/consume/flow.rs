@@ -18,7 +18,7 @@ use super::meters::{Meters, Wait};
 use crate::event::{Event, HandlerError};
 use crate::meters::{Mark, Operation};
 use crate::receiver::{Incoming, Receiver};
-use crate::reply::{BadRequest, Reply};
+use crate::reply::{BadRequest, Reply, Unavailable};
 use crate::store::{Claim, Completed, StoreErrorKind};
 use crate::work::{self, Ended};
 
@@ -244,9 +244,10 @@ impl Inner {
         }
     }
 
-    /// Waits until the key is ours or its event is settled.
+    /// Waits until the key is ours or its event is settled, or what lies under the key has been there for too long.
     async fn claim(&self, event: &Event, waiting: &Waiting<'_>) -> Result<Instant, Fate> {
         let shared = &*self.receiver.0;
+        let mut retries = self.config.retries.iter();
         loop {
             let asked_at = Instant::now();
             let claim = shared.store.claim(event.claimant(), shared.config.lease);
@@ -261,6 +262,14 @@ impl Inner {
                     let (least, longest) = LOOK_AGAIN;
                     (retry_after.clamp(least, longest), Wait::InProgress)
                 }
+                // It is this key and not the store: what comes after it must not wait for ever.
+                Err(error) if error.kind() == StoreErrorKind::Foreign => match retries.next() {
+                    Some(wait) => (*wait, Wait::Store),
+                    None => {
+                        tracing::warn!(key = event.key(), "a record that is not ours under the key");
+                        return Err(Fate::Refused(Reply::Unavailable(Unavailable::Foreign)));
+                    }
+                },
                 // It may have been taken all the same, and is then found to be ours.
                 Err(_) => (self.config.recheck, Wait::Store),
             };
@@ -331,11 +340,19 @@ impl Inner {
                 }
                 Err(error) if commits => {
                     shared.meters.mark(Mark::Unwritten);
-                    return Some(if error.kind() == StoreErrorKind::Refused {
-                        Completion::Refused
-                    } else {
-                        Completion::Undone
+                    return Some(match error.kind() {
+                        StoreErrorKind::Refused | StoreErrorKind::Foreign => Completion::Refused,
+                        _ => Completion::Undone,
                     });
+                }
+                // As when another copy has taken the key: no mark will ever be written, and the effect has been taken.
+                Err(error) if error.kind() == StoreErrorKind::Foreign => {
+                    shared.meters.mark(Mark::Unwritten);
+                    tracing::warn!(
+                        key = event.key(),
+                        "completed without a mark: the record under the key is not ours"
+                    );
+                    return Some(Completion::Stands);
                 }
                 Err(_) => {}
             }

@@ -86,8 +86,9 @@ impl From<sqlx::Error> for StoreError {
             (_, Some("57014" | "55P03")) => StoreErrorKind::TimedOut,
             // disk_full
             (_, Some("53100")) => StoreErrorKind::Full,
-            // undefined_table, undefined_column, datatype_mismatch
-            (_, Some("42P01" | "42703" | "42804")) => StoreErrorKind::Foreign,
+            // undefined_table, undefined_column, datatype_mismatch, undefined_function (an operator for the types of
+            // another table), invalid_column_reference (no such primary key)
+            (_, Some("42P01" | "42703" | "42804" | "42883" | "42P10")) => StoreErrorKind::NotSetUp,
             _ => StoreErrorKind::Unavailable,
         };
         Self::with_source(kind, error)

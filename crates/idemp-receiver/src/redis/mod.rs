@@ -172,8 +172,9 @@ fn seconds(ttl: Ttl) -> String {
     ttl.as_duration().min(LONGEST).as_secs().max(1).to_string()
 }
 
+/// Our scripts answer otherwise: whatever it is that answers, it does so for every key.
 fn unexpected() -> StoreError {
-    StoreError::new(StoreErrorKind::Foreign)
+    StoreError::new(StoreErrorKind::Unavailable)
 }
 
 impl From<RedisError> for StoreError {
@@ -186,6 +187,8 @@ fn store_error(error: RedisError) -> StoreError {
     let kind = match error.code() {
         Some("OOM") => StoreErrorKind::Full,
         Some("WRONGTYPE") => StoreErrorKind::Foreign,
+        // Before version 7 the error of a command within a script stands in the text of another one.
+        Some("ERR") if error.detail().is_some_and(|detail| detail.contains(": WRONGTYPE ")) => StoreErrorKind::Foreign,
         _ if error.is_timeout() => StoreErrorKind::TimedOut,
         _ => StoreErrorKind::Unavailable,
     };
@@ -214,6 +217,32 @@ mod tests {
         assert_eq!(name(&key), "idemp:r1:tool_end:1");
         let key = ClaimKey::new(&Scope::named("orders").unwrap(), "r1:tool_end:1").unwrap();
         assert_eq!(name(&key), "idemp/orders:r1:tool_end:1");
+    }
+
+    /// What the servers answer to a claim of a key that holds a hash.
+    #[test]
+    fn a_key_of_another_type_is_told_apart_from_a_server_that_fails() {
+        for (answer, expected) in [
+            (
+                "WRONGTYPE Operation against a key holding the wrong kind of value script: \
+                 82f65cd5f0f5d0ee3be3ac8b9bd0c4b0c4b15a12, on @user_script:2.",
+                StoreErrorKind::Foreign,
+            ),
+            (
+                "ERR Error running script (call to f_82f65cd5f0f5d0ee3be3ac8b9bd0c4b0c4b15a12): @user_script:2: \
+                 WRONGTYPE Operation against a key holding the wrong kind of value",
+                StoreErrorKind::Foreign,
+            ),
+            ("ERR unknown command 'EVALSHA'", StoreErrorKind::Unavailable),
+            (
+                "OOM command not allowed when used memory > 'maxmemory'.",
+                StoreErrorKind::Full,
+            ),
+        ] {
+            let answer = redis::parse_redis_value(format!("-{answer}\r\n").as_bytes()).unwrap();
+            let error = store_error(answer.extract_error().unwrap_err());
+            assert_eq!(error.kind(), expected, "{error:?}");
+        }
     }
 
     #[test]

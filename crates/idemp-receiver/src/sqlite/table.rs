@@ -54,7 +54,7 @@ impl Table {
         loop {
             match Connection::open_with_flags(&path, flags).and_then(set_up) {
                 Ok(Some(connection)) => return Ok(Self { connection }),
-                Ok(None) => return Err(StoreError::new(StoreErrorKind::Foreign)),
+                Ok(None) => return Err(StoreError::new(StoreErrorKind::NotSetUp)),
                 // Where waiting could be a deadlock, as when the mode is switched to WAL, SQLite does not wait by itself.
                 Err(error) if is_busy(&error) && started.elapsed() < BUSY => sleep(Duration::from_millis(5)),
                 Err(error) => return Err(StoreError::with_source(kind_of(&error), error)),
@@ -124,7 +124,7 @@ pub(super) fn kind_of(error: &rusqlite::Error) -> StoreErrorKind {
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => StoreErrorKind::Full,
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreErrorKind::TimedOut,
-        Some(ErrorCode::NotADatabase) => StoreErrorKind::Foreign,
+        Some(ErrorCode::NotADatabase) => StoreErrorKind::NotSetUp,
         _ => StoreErrorKind::Unavailable,
     }
 }

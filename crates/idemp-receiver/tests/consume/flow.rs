@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use idemp_core::Ttl;
 use idemp_receiver::consume::{Arrived, ConsumeConfig, Flow, Settled};
-use idemp_receiver::{Claim, ClaimStore, Event, HandlerError, MemoryStore};
+use idemp_receiver::{Claim, ClaimStore, Event, HandlerError, MemoryStore, StoreErrorKind};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -138,15 +138,61 @@ async fn a_copy_at_work_elsewhere_is_waited_for() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_is_down_is_waited_for() {
+    // One that lacks its tables is down for every key.
+    for outage in [StoreErrorKind::Unavailable, StoreErrorKind::NotSetUp] {
+        let (log, store) = (Log::new(), Store::failing_with(outage));
+        let flow = log.flow(&store, by_default(), |_| Ok(()));
+        store.down.store(true, SeqCst);
+        let settled = in_background(&flow, &CancellationToken::new());
+        until(600_500).await;
+        assert!(!settled.is_finished() && log.times().is_empty());
+        store.down.store(false, SeqCst);
+        assert_eq!(settled.await.unwrap(), Settled::Acknowledge);
+        assert_eq!((log.times(), log.reasons()), (vec![601_000], vec![]));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_the_store_cannot_read_is_looked_at_again_and_then_goes_to_quarantine() {
     let (log, store) = (Log::new(), Store::new());
     let flow = log.flow(&store, by_default(), |_| Ok(()));
-    store.down.store(true, SeqCst);
+    *store.foreign.lock().unwrap() = KEY.to_owned();
+    assert_eq!(settle(&flow, &signed(KEY, BODY)).await, Settled::Acknowledge);
+    assert_eq!((log.now(), log.reasons()), (36_000, vec!["foreign_record"]));
+    let other = "req-42:tool_end:2";
+    assert_eq!(settle(&flow, &signed(other, BODY)).await, Settled::Acknowledge);
+    assert_eq!((log.now(), log.keys()), (36_000, vec![other.to_owned()]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_is_removed_in_time_is_no_reason_for_quarantine() {
+    let (log, store) = (Log::new(), Store::new());
+    let flow = log.flow(&store, by_default(), |_| Ok(()));
+    *store.foreign.lock().unwrap() = KEY.to_owned();
     let settled = in_background(&flow, &CancellationToken::new());
-    until(600_500).await;
-    assert!(!settled.is_finished() && log.times().is_empty());
-    store.down.store(false, SeqCst);
+    until(35_500).await;
+    store.foreign.lock().unwrap().clear();
     assert_eq!(settled.await.unwrap(), Settled::Acknowledge);
-    assert_eq!((log.times(), log.reasons()), (vec![601_000], vec![]));
+    assert_eq!((log.times(), log.reasons()), (vec![36_000], vec![]));
+    assert_eq!(store.look().await, Claim::Duplicate);
+}
+
+/// The effect has been taken. Where the store would have committed it, it has not, and the run counts.
+#[tokio::test(start_paused = true)]
+async fn a_record_that_comes_while_the_handler_runs_keeps_nothing_from_its_end() {
+    for (store, runs, expected) in [
+        (Store::new(), vec![0], vec![]),
+        (Store::inbox(), vec![0], vec!["foreign_record"]),
+    ] {
+        let log = Log::new();
+        let put = Arc::clone(&store);
+        let flow = log.flow(&store, by_default(), move |_| {
+            *put.foreign.lock().unwrap() = KEY.to_owned();
+            Ok(())
+        });
+        assert_eq!(settle(&flow, &signed(KEY, BODY)).await, Settled::Acknowledge);
+        assert_eq!((log.times(), log.reasons()), (runs, expected));
+    }
 }
 
 #[tokio::test(start_paused = true)]

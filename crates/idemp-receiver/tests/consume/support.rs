@@ -59,6 +59,10 @@ pub(crate) struct Store {
     pub(crate) inner: MemoryStore,
     pub(crate) down: AtomicBool,
     pub(crate) complete_down: AtomicBool,
+    /// What it says when it is down.
+    pub(crate) outage: StoreErrorKind,
+    /// Under this key lies what it cannot read; under none if it is empty.
+    pub(crate) foreign: Mutex<String>,
     /// An inbox does not commit what handlers have done.
     pub(crate) refuses: AtomicBool,
     pub(crate) commits_effects: bool,
@@ -79,11 +83,17 @@ impl Store {
         })
     }
 
+    pub(crate) fn failing_with(outage: StoreErrorKind) -> Arc<Self> {
+        Arc::new(Self { outage, ..Self::raw() })
+    }
+
     fn raw() -> Self {
         Self {
             inner: MemoryStore::new(),
             down: AtomicBool::new(false),
             complete_down: AtomicBool::new(false),
+            outage: StoreErrorKind::Unavailable,
+            foreign: Mutex::default(),
             refuses: AtomicBool::new(false),
             commits_effects: false,
             asked: AtomicUsize::new(0),
@@ -94,7 +104,14 @@ impl Store {
     fn ask(&self) -> Result<(), StoreError> {
         self.asked.fetch_add(1, SeqCst);
         if self.down.load(SeqCst) {
-            return Err(StoreError::new(StoreErrorKind::Unavailable));
+            return Err(StoreError::new(self.outage));
+        }
+        Ok(())
+    }
+
+    fn read(&self, who: &Claimant) -> Result<(), StoreError> {
+        if *self.foreign.lock().unwrap() == who.key.key() {
+            return Err(StoreError::new(StoreErrorKind::Foreign));
         }
         Ok(())
     }
@@ -114,6 +131,7 @@ impl Store {
 impl ClaimStore for Store {
     async fn claim(&self, claimant: &Claimant, lease: Duration) -> Result<Claim, StoreError> {
         self.ask()?;
+        self.read(claimant)?;
         let claim = self.inner.claim(claimant, lease).await?;
         if claim == Claim::Claimed {
             *self.owner.lock().unwrap() = Some(claimant.clone());
@@ -134,6 +152,7 @@ impl ClaimStore for Store {
         if self.refuses.load(SeqCst) {
             return Err(StoreError::new(StoreErrorKind::Refused));
         }
+        self.read(claimant)?;
         self.inner.complete(claimant, ttl).await
     }
 

@@ -239,19 +239,19 @@ fn refuses_what_is_not_its_own() {
 
     let text = folder.path().join("notes.txt");
     std::fs::write(&text, "not a database, and long enough to be looked at as one").unwrap();
-    refused(text.clone(), StoreErrorKind::Foreign);
+    refused(text.clone(), StoreErrorKind::NotSetUp);
     assert!(std::fs::read_to_string(text).unwrap().starts_with("not a database"));
 
     let other = folder.path().join("other.db");
     let file = rusqlite::Connection::open(&other).unwrap();
     file.execute_batch("CREATE TABLE invoices (id INTEGER)").unwrap();
-    refused(other, StoreErrorKind::Foreign);
+    refused(other, StoreErrorKind::NotSetUp);
 
     let newer = folder.path().join("newer.db");
     SqliteStore::open(&newer).unwrap();
     let file = rusqlite::Connection::open(&newer).unwrap();
     file.pragma_update(None, "user_version", 2).unwrap();
-    refused(newer, StoreErrorKind::Foreign);
+    refused(newer, StoreErrorKind::NotSetUp);
 }
 
 /// A receiver over the file: 200 events from 20 tasks, each event twice.
