@@ -26,6 +26,19 @@ use crate::event::HandlerError;
 /// * Nothing that is live is ever evicted to make room. A store that is full says so with
 ///   [`StoreErrorKind::Full`].
 ///
+/// # Stores that commit effects
+///
+/// Where [`commits_effects`](Self::commits_effects) is `true`, a claim stands for the handler's own transaction, and this
+/// much of the above is different:
+///
+/// * A claim lasts as long as its transaction, with its process and its connection, and need not end with the lease. A
+///   store that lets another copy in after a lease sees to it that of all that are at work then only one commits.
+/// * A release undoes what was done under the claim. Without a live claim there is nothing to commit: a completion is
+///   then never [`Completed::Done`], and may be an error.
+/// * A mark stays until it is purged, whatever its TTL.
+/// * Another body under a key at work may be in progress first, since what is not committed cannot be seen. It is a
+///   conflict once that work is done.
+///
 /// The feature `conformance` has a suite that every store passes.
 #[async_trait]
 pub trait ClaimStore: Send + Sync + 'static {
@@ -124,7 +137,7 @@ pub enum Claim {
     Conflict,
     /// Another copy is at work.
     InProgress {
-        /// Rest of its lease, more than zero.
+        /// Rest of its lease, or a guess where there is none; more than zero.
         retry_after: Duration,
     },
 }

@@ -41,6 +41,9 @@ const PURGE: &str = "DELETE FROM idemp_inbox WHERE (scope, event_key) IN \
 /// How long another writer on the same file is waited for.
 const BUSY: Duration = Duration::from_secs(5);
 
+/// How long a key is held in this process while its mark is written.
+const WRITING: Duration = Duration::from_secs(10);
+
 /// Jobs that may wait for the thread. Further ones wait to be put into the queue.
 const QUEUE: usize = 1_024;
 
@@ -263,17 +266,25 @@ impl ClaimStore for SqliteInbox {
         self.leases.renew(claimant, lease).await
     }
 
+    /// Without [`run`](SqliteInbox::run) before it, the mark is written now.
     async fn complete(&self, claimant: &Claimant, _ttl: Ttl) -> Result<Completed, StoreError> {
-        let marked = self.marked().remove(&claimant.token);
-        let completed = if marked {
-            Completed::Done
-        } else {
+        // Nobody else claims the key while the mark is written.
+        let live = self.leases.renew(claimant, WRITING).await?;
+        let new = if self.marked().remove(&claimant.token) {
+            Ok(true)
+        } else if live || self.leases.claim(claimant, WRITING).await? == Claim::Claimed {
             let (key, body) = (claimant.key.clone(), *claimant.fingerprint.as_bytes());
-            let new = self.ask(move |connection| mark(connection, &key, Some(&body))).await?;
-            if new { Completed::Done } else { Completed::Lost }
+            self.ask(move |connection| mark(connection, &key, Some(&body))).await
+        } else {
+            Ok(false)
         };
+        // Also when nobody knows whether it is marked: the next copy finds the truth.
         self.leases.release(claimant).await?;
-        Ok(completed)
+        Ok(match (new?, live) {
+            (false, _) => Completed::Lost,
+            (true, true) => Completed::Done,
+            (true, false) => Completed::Late,
+        })
     }
 
     async fn release(&self, claimant: &Claimant) -> Result<bool, StoreError> {
@@ -283,7 +294,7 @@ impl ClaimStore for SqliteInbox {
 
     async fn mark_seen(&self, key: &ClaimKey, _ttl: Ttl) -> Result<bool, StoreError> {
         let brief = Claimant::new(key.clone(), b"");
-        if self.leases.claim(&brief, BUSY * 2).await? != Claim::Claimed {
+        if self.leases.claim(&brief, WRITING).await? != Claim::Claimed {
             return Ok(false);
         }
         let marked = key.clone();

@@ -212,6 +212,32 @@ async fn a_pending_key_is_seen() {
     assert!(site.inbox.mark_seen(&who.key, day).await.unwrap());
 }
 
+/// The file is locked at the wrong moment: the next copy is not put off for the rest of a lease.
+#[tokio::test]
+async fn a_completion_that_fails_gives_the_key_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let site = Site::open(folder.path());
+    let impatient = Connection::open(folder.path().join("app.db")).unwrap();
+    impatient.busy_timeout(Duration::ZERO).unwrap();
+    let inbox = SqliteInbox::new(impatient).unwrap();
+    let (lease, day) = (
+        Duration::from_secs(6),
+        Ttl::new(Duration::from_secs(86_400), Duration::ZERO).unwrap(),
+    );
+    let key = ClaimKey::new(&Scope::default(), KEY).unwrap();
+    let copy = || Claimant::new(key.clone(), BODY.as_bytes());
+    let (first, next) = (copy(), copy());
+    assert_eq!(inbox.claim(&first, lease).await.unwrap(), Claim::Claimed);
+    site.file.execute_batch("BEGIN IMMEDIATE").unwrap();
+    assert_eq!(
+        inbox.complete(&first, day).await.unwrap_err().kind(),
+        StoreErrorKind::TimedOut
+    );
+    site.file.execute_batch("ROLLBACK").unwrap();
+    assert_eq!(inbox.claim(&next, lease).await.unwrap(), Claim::Claimed);
+    assert_eq!(inbox.complete(&next, day).await.unwrap(), Completed::Done);
+}
+
 #[tokio::test]
 async fn a_closed_inbox_says_so() {
     let folder = tempfile::tempdir().unwrap();

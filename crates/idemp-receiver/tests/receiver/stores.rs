@@ -9,7 +9,8 @@ use async_trait::async_trait;
 use idemp_core::Ttl;
 use idemp_receiver::conformance::{Subject, check};
 use idemp_receiver::{
-    Claim, ClaimKey, ClaimStore, Claimant, Completed, MemoryStore, ReceiverConfig, Scope, SqliteStore, StoreErrorKind,
+    Claim, ClaimKey, ClaimStore, Claimant, Completed, MemoryStore, ReceiverConfig, Scope, SqliteInbox, SqliteStore,
+    StoreErrorKind,
 };
 
 use crate::support::{BODY, KEY, Runs, Signed, receiver};
@@ -83,6 +84,27 @@ async fn sqlite_conforms() {
     let (folder, clock) = (tempfile::tempdir().unwrap(), Clock::new());
     let store = clock.open(&folder.path().join("claims.db"));
     check(&Sqlite(Arc::new(store), clock)).await;
+}
+
+/// Its leases go by tokio's clock.
+struct Inbox(Arc<SqliteInbox>);
+
+#[async_trait]
+impl Subject for Inbox {
+    fn store(&self) -> Arc<dyn ClaimStore> {
+        self.0.clone()
+    }
+
+    async fn elapse(&self, time: Duration) {
+        tokio::time::advance(time).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_inbox_conforms() {
+    let folder = tempfile::tempdir().unwrap();
+    let inbox = SqliteInbox::open(folder.path().join("app.db")).unwrap();
+    check(&Inbox(Arc::new(inbox))).await;
 }
 
 /// Each thread opens the file for itself, as processes would, and all claim at once.
