@@ -652,7 +652,7 @@ fn a_redis_that_stops_answering_is_connected_to_anew() {
         let redis = Redis::start(&program, &[]);
         let proxy = Proxy::start(redis.address()).await;
         let config = RedisStreamsConfig {
-            timeout: Duration::from_millis(300),
+            response_timeout: Duration::from_millis(300),
             ..RedisStreamsConfig::new(format!("redis://{}", proxy.addr()))
         };
         let store = RedisStreamsStore::open(&config).await.unwrap();

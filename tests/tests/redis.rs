@@ -374,7 +374,7 @@ fn a_cluster_takes_the_corpus_and_a_single_client_is_told_so() {
         }
         let lane = Lane::to(RedisStreamsConfig {
             cluster: true,
-            more_nodes: nodes[1..].iter().map(Redis::url).collect(),
+            startup_nodes: nodes[1..].iter().map(Redis::url).collect(),
             ..config(&nodes[0])
         });
         lane.submit(corpus()).await;

@@ -92,7 +92,7 @@ pub(crate) struct Login {
     pub(crate) password: Option<Zeroizing<String>>,
 }
 
-#[cfg(any(feature = "redis", feature = "postgres"))]
+#[cfg(feature = "postgres")]
 impl Login {
     /// A URL with everything in it, for a client that wants it so.
     pub(crate) fn url(&self, scheme: &str, options: &[(String, Zeroizing<String>)]) -> Zeroizing<String> {
@@ -117,7 +117,7 @@ impl Login {
 }
 
 /// Appends text percent-encoded but for the unreserved characters (RFC 3986, section 2.3).
-#[cfg(any(feature = "redis", feature = "postgres"))]
+#[cfg(feature = "postgres")]
 fn encode(text: &str, out: &mut String) {
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg(any(feature = "redis", feature = "postgres"))]
+    #[cfg(feature = "postgres")]
     fn a_login_is_put_together_so_that_nothing_in_it_is_taken_for_something_else() {
         let login = Login {
             place: "h:5432/db".to_owned(),

@@ -3,8 +3,6 @@
 use std::path::Path;
 use std::time::Duration;
 
-use zeroize::Zeroizing;
-
 use crate::address::{Address, Login, Options};
 use crate::exit::Failure;
 
@@ -12,7 +10,6 @@ use crate::exit::Failure;
 pub(crate) struct RedisAddress {
     /// `redis://HOST:PORT/DB`, or `rediss://` for TLS.
     pub(crate) url: String,
-    scheme: String,
     pub(crate) login: Login,
     pub(crate) cluster: bool,
     pub(crate) connect_timeout: Duration,
@@ -33,18 +30,12 @@ impl RedisAddress {
         } = address;
         Ok(Self {
             url: format!("{scheme}://{}", login.place),
-            scheme,
             login,
             cluster: options.take_parsed("cluster", "true or false")?.unwrap_or(false),
             connect_timeout: Duration::from_secs(3),
             ca: options.take("ca"),
             options,
         })
-    }
-
-    /// The URL with user name and password, for a client that wants it so.
-    pub(crate) fn with_login(&self) -> Zeroizing<String> {
-        self.login.url(&self.scheme, &[])
     }
 
     /// The option `stream`, which has to be there.
@@ -83,7 +74,6 @@ mod tests {
         let mut address = take("rediss://a%20b@h:6379/2?stream=s&cluster=true").unwrap();
         assert_eq!(address.url, "rediss://h:6379/2");
         assert_eq!(address.login.username.as_deref(), Some("a b"));
-        assert_eq!(address.with_login().as_str(), "rediss://a%20b@h:6379/2");
         assert!(address.cluster && address.login.password.is_none());
         assert_eq!(address.stream().unwrap(), "s");
         assert!(address.stream().is_err());

@@ -51,7 +51,7 @@ async fn a_cluster_of_three_conforms() {
     let Some(nodes) = cluster() else { return };
     let config = RedisConfig {
         cluster: true,
-        further_nodes: nodes[1..]
+        startup_nodes: nodes[1..]
             .iter()
             .map(|node| format!("redis://{}", node.address()))
             .collect(),

@@ -152,8 +152,15 @@ async fn a_user_with_few_rights_is_enough() {
         return;
     };
     let as_user = |user: &str| RedisStore::new(patient(format!("redis://{user}@{}", server.address()))).unwrap();
-    let store = as_user("app:secret");
+    // The fields stand in for what the address has.
+    let store = RedisStore::new(RedisConfig {
+        username: Some("app".to_owned()),
+        password: Some("secret".to_owned()),
+        ..patient(format!("redis://other:wrong@{}", server.address()))
+    })
+    .unwrap();
     store.ping().await.unwrap();
+    as_user("app:secret").ping().await.unwrap();
     let (first, second) = (copy("k1"), copy("k2"));
     assert_eq!(store.claim(&first, LEASE).await.unwrap(), Claim::Claimed);
     assert!(store.renew(&first, LEASE).await.unwrap());
@@ -206,7 +213,7 @@ async fn tls_is_checked_against_the_given_authority() {
     let authority = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let address = tls_before(server.address(), &authority).await;
     let config = |pem: String| RedisConfig {
-        root_certificates: Some(pem.into_bytes()),
+        root_certificates: pem.into_bytes(),
         ..patient(format!("rediss://localhost:{}", address.port()))
     };
     let trusting = RedisStore::new(config(authority.cert.pem())).unwrap();

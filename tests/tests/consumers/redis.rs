@@ -406,6 +406,28 @@ fn what_is_malformed_or_fails_for_good_goes_to_quarantine_and_the_rest_goes_on()
     });
 }
 
+/// The fields stand in for what the address has.
+#[test]
+fn a_login_of_its_own_takes_entries() {
+    on_each(async |program| {
+        let redis = Redis::start(&program, &[]);
+        let rights = "ACL SETUSER app on >secret ~webhooks +@all";
+        redis.client().call(&rights.split(' ').collect::<Vec<_>>());
+        (1..=5).for_each(|step| drop(add(&redis, step)));
+        let effects = Effects::default();
+        let config = RedisStreamsConsumerConfig {
+            username: Some("app".to_owned()),
+            password: Some("secret".to_owned()),
+            ..config(&format!("redis://other:wrong@{}", redis.address()))
+        };
+        let running = Running::start(config, consume(), MemoryStore::new(), &effects, effects.handler());
+        until("all have run", || effects.distinct() == 5).await;
+        all_done(&redis).await;
+        running.stop().await;
+        assert_eq!((effects.runs(), effects.quarantined()), (once_each(1..=5), vec![]));
+    });
+}
+
 /// Another program's value under the name of a claim, between good ones.
 #[test]
 fn a_record_that_the_store_cannot_read_goes_to_quarantine_and_the_rest_goes_on() {

@@ -168,10 +168,12 @@ impl ConsumerArgs {
         if address.cluster {
             return Err(Failure::usage("cluster: name the node that has the stream"));
         }
-        let (stream, certificates) = (address.stream()?, address.root_certificates()?);
+        let stream = address.stream()?;
         let config = RedisStreamsConsumerConfig {
-            root_certificates: (!certificates.is_empty()).then_some(certificates),
-            ..RedisStreamsConsumerConfig::new(address.with_login().as_str(), stream, self.group.as_str())
+            username: address.login.username.take(),
+            password: address.login.password.take().map(|password| password.to_string()),
+            root_certificates: address.root_certificates()?,
+            ..RedisStreamsConsumerConfig::new(address.url.as_str(), stream, self.group.as_str())
         };
         address.options.finish()?;
         let consumer = RedisStreamsConsumer::new(receiver, self.how()?, config)

@@ -88,12 +88,13 @@ pub(crate) fn redis_store(address: Address) -> Result<idemp_receiver::RedisStore
 
     use crate::redis_address::RedisAddress;
 
-    let address = RedisAddress::take(address)?;
-    let certificates = address.root_certificates()?;
+    let mut address = RedisAddress::take(address)?;
     let config = RedisConfig {
+        username: address.login.username.take(),
+        password: address.login.password.take().map(|password| password.to_string()),
         cluster: address.cluster,
-        root_certificates: (!certificates.is_empty()).then_some(certificates),
-        ..RedisConfig::new(address.with_login().as_str())
+        root_certificates: address.root_certificates()?,
+        ..RedisConfig::new(address.url.as_str())
     };
     address.options.finish()?;
     RedisStore::new(config).map_err(|error| Failure::usage("claims").because(&error))

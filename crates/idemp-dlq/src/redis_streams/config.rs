@@ -27,9 +27,11 @@ pub struct RedisStreamsConfig {
     pub cluster: bool,
     /// URLs of further nodes of the cluster, to start from where the first one is down. Their user names, passwords
     /// and databases do not count. None by default.
-    pub more_nodes: Vec<String>,
-    /// Longest time to connect, and longest time for one answer, above zero. 5 s by default.
-    pub timeout: Duration,
+    pub startup_nodes: Vec<String>,
+    /// Longest time to resolve the name, connect, shake hands and log in, above zero. 5 s by default.
+    pub connect_timeout: Duration,
+    /// Longest time for one answer, above zero. 5 s by default.
+    pub response_timeout: Duration,
     /// Certificates of authorities to trust **in place of** those that the system trusts, as PEM. None by default.
     pub root_certificates: Vec<u8>,
 }
@@ -44,8 +46,9 @@ impl RedisStreamsConfig {
             username: None,
             password: None,
             cluster: false,
-            more_nodes: Vec::new(),
-            timeout: Duration::from_secs(5),
+            startup_nodes: Vec::new(),
+            connect_timeout: Duration::from_secs(5),
+            response_timeout: Duration::from_secs(5),
             root_certificates: Vec::new(),
         }
     }
@@ -68,11 +71,14 @@ impl RedisStreamsConfig {
 
     /// Every server, the first one first, all with the same login.
     pub(super) fn checked_servers(&self) -> Result<Vec<ConnectionInfo>, StoreError> {
-        if self.timeout.is_zero() {
-            return Err(fault("timeout: must be above zero"));
+        if self.connect_timeout.is_zero() {
+            return Err(fault("connect_timeout: must be above zero"));
         }
-        if !self.cluster && !self.more_nodes.is_empty() {
-            return Err(fault("more_nodes: only a cluster has more nodes"));
+        if self.response_timeout.is_zero() {
+            return Err(fault("response_timeout: must be above zero"));
+        }
+        if !self.cluster && !self.startup_nodes.is_empty() {
+            return Err(fault("startup_nodes: only a cluster has further nodes"));
         }
         let first = server(&self.url)?;
         let mut login = first.redis_settings().clone();
@@ -85,7 +91,7 @@ impl RedisStreamsConfig {
         if self.cluster && login.db() != 0 {
             return Err(fault("url: a cluster has database 0 alone"));
         }
-        let more = self.more_nodes.iter().map(|url| server(url));
+        let more = self.startup_nodes.iter().map(|url| server(url));
         std::iter::once(Ok(first))
             .chain(more)
             .map(|server| {
@@ -103,8 +109,12 @@ impl fmt::Debug for RedisStreamsConfig {
             .field("server", &place(&self.url))
             .field("stream", &self.stream)
             .field("cluster", &self.cluster)
-            .field("more_nodes", &self.more_nodes.iter().map(place).collect::<Vec<_>>())
-            .field("timeout", &self.timeout)
+            .field(
+                "startup_nodes",
+                &self.startup_nodes.iter().map(place).collect::<Vec<_>>(),
+            )
+            .field("connect_timeout", &self.connect_timeout)
+            .field("response_timeout", &self.response_timeout)
             .finish_non_exhaustive()
     }
 }
@@ -162,6 +172,31 @@ mod tests {
         }
         for stream in ["", "a{b", "a}b", "{}a", "a\nb"] {
             assert_eq!(keys(stream), Err(StoreErrorKind::CannotOpen), "{stream:?}");
+        }
+    }
+
+    #[test]
+    fn each_rule_is_checked() {
+        type Change = fn(&mut RedisStreamsConfig);
+        let rules: [(&str, Change); 4] = [
+            ("connect_timeout: must be above zero", |config| {
+                config.connect_timeout = Duration::ZERO;
+            }),
+            ("response_timeout: must be above zero", |config| {
+                config.response_timeout = Duration::ZERO;
+            }),
+            ("startup_nodes: only a cluster has further nodes", |config| {
+                config.startup_nodes = vec!["redis://h2".to_owned()];
+            }),
+            ("url: a cluster has database 0 alone", |config| {
+                (config.cluster, config.url) = (true, "redis://h/1".to_owned());
+            }),
+        ];
+        for (expected, change) in rules {
+            let mut config = RedisStreamsConfig::new("redis://h");
+            assert!(config.checked_servers().is_ok());
+            change(&mut config);
+            assert_eq!(config.checked_servers().unwrap_err().to_string(), expected);
         }
     }
 

@@ -38,7 +38,8 @@ pub(super) struct Link {
     client: RedisClient,
     keys: [String; 2],
     cluster: bool,
-    timeout: Duration,
+    connect_timeout: Duration,
+    response_timeout: Duration,
     line: Mutex<Place>,
     /// Held by the one who connects.
     connecting: tokio::sync::Mutex<()>,
@@ -85,7 +86,8 @@ impl Link {
             client: RedisClient::new(config, servers)?,
             keys,
             cluster: config.cluster,
-            timeout: config.timeout,
+            connect_timeout: config.connect_timeout,
+            response_timeout: config.response_timeout,
             line: Mutex::default(),
             connecting: tokio::sync::Mutex::new(()),
         })
@@ -125,7 +127,7 @@ impl Link {
 
     /// As above, and says whether another connection may do better.
     async fn try_to_run(&self, script: &Lua, arguments: &[&[u8]]) -> Result<Value, (Lost, bool)> {
-        let line = match timeout(self.timeout, self.connected()).await {
+        let line = match timeout(self.connect_timeout, self.connected()).await {
             Ok(line) => line.map_err(|error| (error, false))?,
             Err(_) => return Err((Lost::InTime, false)),
         };
@@ -154,7 +156,7 @@ impl Link {
                 Connection::Cluster(mut cluster) => cluster.req_packed_command(command).await,
             }
         };
-        let Ok(reply) = timeout(self.timeout, reply).await else {
+        let Ok(reply) = timeout(self.response_timeout, reply).await else {
             line.silent.fetch_add(1, Ordering::Relaxed);
             return Err(Lost::InTime);
         };
@@ -179,7 +181,7 @@ impl Link {
         if let Some(line) = self.current()? {
             return Ok(line);
         }
-        let connection = self.client.connect(self.timeout).await.map_err(Lost::Error)?;
+        let connection = self.client.connect(self.connect_timeout).await.map_err(Lost::Error)?;
         let line = Arc::new(Line {
             connection,
             silent: AtomicU32::new(0),
@@ -231,7 +233,7 @@ impl RedisClient {
             let mut builder = ClusterClientBuilder::new(servers)
                 // What may be done again is known here.
                 .retries(0)
-                .connection_timeout(config.timeout)
+                .connection_timeout(config.connect_timeout)
                 .response_timeout(FOR_EVER);
             builder = tcp.into_iter().fold(builder, ClusterClientBuilder::tcp_settings);
             builder = certificates.into_iter().fold(builder, ClusterClientBuilder::certs);

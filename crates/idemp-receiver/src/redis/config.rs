@@ -21,12 +21,18 @@ pub struct RedisConfig {
     /// `redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]`, or `rediss://` for TLS. It may hold a password, so it is in
     /// no log and no error.
     pub url: String,
+    /// User name (ACL), in place of the one in the URL. Default: none, which is the server's default user.
+    pub username: Option<String>,
+    /// Password, in place of the one in the URL. Default: none.
+    pub password: Option<String>,
     /// The server is a node of a cluster: its other nodes are found through it. Default: `false`.
     pub cluster: bool,
-    /// More nodes of the cluster, in case the first one is away at the start. Default: none.
-    pub further_nodes: Vec<String>,
-    /// Authorities to trust with `rediss://`, as PEM, in place of the system's. Default: the system's.
-    pub root_certificates: Option<Vec<u8>>,
+    /// URLs of further nodes of the cluster, to start from where the first one is down. Their user names, passwords
+    /// and databases do not count. Default: none.
+    pub startup_nodes: Vec<String>,
+    /// Certificates of authorities to trust with `rediss://` **in place of** those that the system trusts, as PEM.
+    /// Default: none.
+    pub root_certificates: Vec<u8>,
     /// How long connecting may take. Default: 800 ms. Keep it below
     /// [`ReceiverConfig::store_timeout`](crate::ReceiverConfig::store_timeout), at which the receiver stops waiting.
     pub connect_timeout: Duration,
@@ -44,9 +50,11 @@ impl RedisConfig {
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
+            username: None,
+            password: None,
             cluster: false,
-            further_nodes: Vec::new(),
-            root_certificates: None,
+            startup_nodes: Vec::new(),
+            root_certificates: Vec::new(),
             connect_timeout: Duration::from_millis(800),
             response_timeout: Duration::from_millis(800),
             peer_lease: Duration::from_secs(12),
@@ -59,7 +67,7 @@ impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisConfig")
             .field("cluster", &self.cluster)
-            .field("further_nodes", &self.further_nodes.len())
+            .field("startup_nodes", &self.startup_nodes.len())
             .field("connect_timeout", &self.connect_timeout)
             .field("response_timeout", &self.response_timeout)
             .field("peer_lease", &self.peer_lease)

@@ -177,16 +177,24 @@ enum Connection {
 impl Server {
     fn new(config: RedisConfig) -> RedisResult<Self> {
         let info = info(&config.url)?;
+        let mut login = info.redis_settings().clone();
+        if let Some(username) = &config.username {
+            login = login.set_username(username);
+        }
+        if let Some(password) = &config.password {
+            login = login.set_password(password);
+        }
+        let info = info.set_redis_settings(login.clone());
         if matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
             provide_tls();
         }
-        let certificates = config.root_certificates.map(|root_cert| TlsCertificates {
+        let certificates = (!config.root_certificates.is_empty()).then_some(TlsCertificates {
             client_tls: None,
-            root_cert: Some(root_cert),
+            root_cert: Some(config.root_certificates),
         });
         if !config.cluster {
-            if !config.further_nodes.is_empty() {
-                let what = "further nodes are those of a cluster";
+            if !config.startup_nodes.is_empty() {
+                let what = "startup_nodes: only a cluster has further nodes";
                 return Err((ErrorKind::InvalidClientConfig, what).into());
             }
             let client = match certificates {
@@ -200,8 +208,8 @@ impl Server {
             return Ok(Self::Single(Box::new((client, settings))));
         }
         let mut nodes = vec![info];
-        for url in &config.further_nodes {
-            nodes.push(self::info(url)?);
+        for url in &config.startup_nodes {
+            nodes.push(self::info(url)?.set_redis_settings(login.clone()));
         }
         let mut builder = ClusterClientBuilder::new(nodes)
             .connection_timeout(config.connect_timeout)

@@ -32,7 +32,7 @@ pub struct RedisStreamsConfig {
     pub cluster: bool,
     /// URLs of further nodes of the cluster, to start from where the first one is down. Their user names, passwords
     /// and databases do not count. None by default.
-    pub more_nodes: Vec<String>,
+    pub startup_nodes: Vec<String>,
     /// Longest time to resolve the name, connect, shake hands and log in, above zero. It should be less than an
     /// attempt's time. 3 s by default.
     pub connect_timeout: Duration,
@@ -52,7 +52,7 @@ impl RedisStreamsConfig {
             password: None,
             maxlen: None,
             cluster: false,
-            more_nodes: Vec::new(),
+            startup_nodes: Vec::new(),
             connect_timeout: Duration::from_secs(3),
             root_certificates: Vec::new(),
         }
@@ -69,8 +69,11 @@ impl RedisStreamsConfig {
         if self.connect_timeout.is_zero() {
             return Err(RedisStreamsError::new(Kind::ConnectTimeout, "must be above zero"));
         }
-        if !self.cluster && !self.more_nodes.is_empty() {
-            return Err(RedisStreamsError::new(Kind::MoreNodes, "only a cluster has more nodes"));
+        if !self.cluster && !self.startup_nodes.is_empty() {
+            return Err(RedisStreamsError::new(
+                Kind::StartupNodes,
+                "only a cluster has further nodes",
+            ));
         }
         Ok(())
     }
@@ -88,7 +91,7 @@ impl RedisStreamsConfig {
         if self.cluster && login.db() != 0 {
             return Err(RedisStreamsError::new(Kind::Url, "a cluster has database 0 alone"));
         }
-        let more = self.more_nodes.iter().map(|url| server(url, Kind::MoreNodes));
+        let more = self.startup_nodes.iter().map(|url| server(url, Kind::StartupNodes));
         std::iter::once(Ok(first))
             .chain(more)
             .map(|server| {
@@ -108,7 +111,10 @@ impl fmt::Debug for RedisStreamsConfig {
             .field("stream", &self.stream)
             .field("maxlen", &self.maxlen)
             .field("cluster", &self.cluster)
-            .field("more_nodes", &self.more_nodes.iter().map(place).collect::<Vec<_>>())
+            .field(
+                "startup_nodes",
+                &self.startup_nodes.iter().map(place).collect::<Vec<_>>(),
+            )
             .field("connect_timeout", &self.connect_timeout)
             .finish_non_exhaustive()
     }

@@ -18,8 +18,8 @@ pub struct RedisStreamsError {
 pub enum RedisStreamsErrorKind {
     /// `url`
     Url,
-    /// `more_nodes`
-    MoreNodes,
+    /// `startup_nodes`
+    StartupNodes,
     /// `stream`
     Stream,
     /// `maxlen`
@@ -36,7 +36,7 @@ impl RedisStreamsErrorKind {
     const fn field(self) -> &'static str {
         match self {
             Self::Url => "url",
-            Self::MoreNodes => "more_nodes",
+            Self::StartupNodes => "startup_nodes",
             Self::Stream => "stream",
             Self::Maxlen => "maxlen",
             Self::ConnectTimeout => "connect_timeout",

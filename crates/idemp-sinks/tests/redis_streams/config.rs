@@ -24,10 +24,12 @@ fn each_fault_names_its_field() {
             config.cluster = true;
             config.url = "redis://h/1".into();
         }),
-        (Kind::MoreNodes, |config| config.more_nodes = vec!["redis://h".into()]),
-        (Kind::MoreNodes, |config| {
+        (Kind::StartupNodes, |config| {
+            config.startup_nodes = vec!["redis://h".into()]
+        }),
+        (Kind::StartupNodes, |config| {
             config.cluster = true;
-            config.more_nodes = vec!["h:1".into()];
+            config.startup_nodes = vec!["h:1".into()];
         }),
         (Kind::Stream, |config| config.stream = String::new()),
         (Kind::Stream, |config| config.stream = "a\nb".into()),

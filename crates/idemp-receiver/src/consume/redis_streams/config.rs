@@ -16,8 +16,13 @@ pub struct RedisStreamsConsumerConfig {
     /// `redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]`, or `rediss://` for TLS. It may hold a password, so it is in
     /// no log and no error. A node of a cluster will do only if it is the one that has the stream.
     pub url: String,
-    /// Authorities to trust with `rediss://`, as PEM, in place of the system's. Default: the system's.
-    pub root_certificates: Option<Vec<u8>>,
+    /// User name (ACL), in place of the one in the URL. Default: none, which is the server's default user.
+    pub username: Option<String>,
+    /// Password, in place of the one in the URL. Default: none.
+    pub password: Option<String>,
+    /// Certificates of authorities to trust with `rediss://` **in place of** those that the system trusts, as PEM.
+    /// Default: none.
+    pub root_certificates: Vec<u8>,
     /// The stream's key, not empty. It is made if it does not exist.
     pub stream: String,
     /// The consumer group, not empty. It is made if it does not exist, also after a restart that has lost it.
@@ -39,8 +44,10 @@ pub struct RedisStreamsConsumerConfig {
     /// How long the server may hold back its answer when there is nothing new. Also how long a stop may take longer.
     /// Default: 1 s. From 1 ms to 60 s.
     pub block: Duration,
-    /// How long connecting, and every answer beyond `block`, may take. Default: 2 s. More than zero.
-    pub timeout: Duration,
+    /// How long connecting may take. Default: 2 s. More than zero.
+    pub connect_timeout: Duration,
+    /// How long an answer may take, beyond `block` where that is waited for. Default: 2 s. More than zero.
+    pub response_timeout: Duration,
 }
 
 impl RedisStreamsConsumerConfig {
@@ -49,7 +56,9 @@ impl RedisStreamsConsumerConfig {
     pub fn new(url: impl Into<String>, stream: impl Into<String>, group: impl Into<String>) -> Self {
         Self {
             url: url.into(),
-            root_certificates: None,
+            username: None,
+            password: None,
+            root_certificates: Vec::new(),
             stream: stream.into(),
             group: group.into(),
             consumer: format!("idemp-{}", Uuid::new_v4()),
@@ -58,7 +67,8 @@ impl RedisStreamsConsumerConfig {
             min_idle: Duration::from_secs(180),
             reclaim_every: Duration::from_secs(15),
             block: Duration::from_secs(1),
-            timeout: Duration::from_secs(2),
+            connect_timeout: Duration::from_secs(2),
+            response_timeout: Duration::from_secs(2),
         }
     }
 
@@ -83,7 +93,14 @@ impl RedisStreamsConsumerConfig {
                 !(Duration::from_millis(1)..=Duration::from_secs(60)).contains(&self.block),
                 "block is not between 1 ms and 60 s",
             ),
-            (self.timeout.is_zero(), "timeout is zero and must be more"),
+            (
+                self.connect_timeout.is_zero(),
+                "connect_timeout is zero and must be more",
+            ),
+            (
+                self.response_timeout.is_zero(),
+                "response_timeout is zero and must be more",
+            ),
         ];
         match rules.into_iter().find(|(broken, _)| *broken) {
             Some((_, why)) => Err(ConsumerError::configuration(why)),
@@ -103,7 +120,8 @@ impl fmt::Debug for RedisStreamsConsumerConfig {
             .field("min_idle", &self.min_idle)
             .field("reclaim_every", &self.reclaim_every)
             .field("block", &self.block)
-            .field("timeout", &self.timeout)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("response_timeout", &self.response_timeout)
             .finish_non_exhaustive()
     }
 }
@@ -148,13 +166,22 @@ mod tests {
             "block is not between 1 ms and 60 s",
         );
         refused(
-            |config| config.timeout = Duration::ZERO,
-            "timeout is zero and must be more",
+            |config| config.connect_timeout = Duration::ZERO,
+            "connect_timeout is zero and must be more",
+        );
+        refused(
+            |config| config.response_timeout = Duration::ZERO,
+            "response_timeout is zero and must be more",
         );
     }
 
     #[test]
     fn debug_shows_no_address() {
-        assert!(!format!("{:?}", config()).contains("hush"));
+        let config = RedisStreamsConsumerConfig {
+            username: Some("hushed".to_owned()),
+            password: Some("hush".to_owned()),
+            ..config()
+        };
+        assert!(!format!("{config:?}").contains("hush"));
     }
 }

@@ -10,6 +10,8 @@ use redis::{
 };
 use tokio::sync::Mutex;
 
+use super::config::RedisStreamsConsumerConfig;
+
 /// Many tasks may ask at the same time.
 pub(super) struct Link {
     client: Client,
@@ -71,11 +73,19 @@ impl Link {
     }
 }
 
-/// The client for an address. It connects later.
-pub(super) fn client(url: &str, root_certificates: Option<&[u8]>) -> RedisResult<Client> {
-    // Small packets must not wait for each other.
-    let info = url
-        .into_connection_info()?
+/// The client for a server. It connects later.
+pub(super) fn client(config: &RedisStreamsConsumerConfig) -> RedisResult<Client> {
+    let info = config.url.as_str().into_connection_info()?;
+    let mut login = info.redis_settings().clone();
+    if let Some(username) = &config.username {
+        login = login.set_username(username);
+    }
+    if let Some(password) = &config.password {
+        login = login.set_password(password);
+    }
+    let info = info
+        .set_redis_settings(login)
+        // Small packets must not wait for each other.
         .set_tcp_settings(TcpSettings::default().set_nodelay(true));
     if matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. })
         && rustls::crypto::CryptoProvider::get_default().is_none()
@@ -83,16 +93,14 @@ pub(super) fn client(url: &str, root_certificates: Option<&[u8]>) -> RedisResult
         // It fails if somebody was faster, who then has chosen.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
-    match root_certificates {
-        Some(root_cert) => Client::build_with_tls(
-            info,
-            TlsCertificates {
-                client_tls: None,
-                root_cert: Some(root_cert.to_vec()),
-            },
-        ),
-        None => Client::open(info),
+    if config.root_certificates.is_empty() {
+        return Client::open(info);
     }
+    let certificates = TlsCertificates {
+        client_tls: None,
+        root_cert: Some(config.root_certificates.clone()),
+    };
+    Client::build_with_tls(info, certificates)
 }
 
 /// Nothing good comes over this connection any more: it is gone, the other side is silent, or it leads to a server that

@@ -73,8 +73,8 @@ impl RedisStreamsConsumer {
         flow::check(receiver, &consume)?;
         config.check(&consume)?;
         // The text of the client's error may quote the URL.
-        let client = link::client(&config.url, config.root_certificates.as_deref())
-            .map_err(|_| ConsumerError::client("the URL or the certificates cannot be used"))?;
+        let client =
+            link::client(&config).map_err(|_| ConsumerError::client("the URL or the certificates cannot be used"))?;
         Ok(Self {
             receiver: receiver.clone(),
             consume,
@@ -116,15 +116,15 @@ impl RedisStreamsConsumer {
         let shared = Arc::new(Shared {
             flow,
             config: config.clone(),
-            writer: Link::new(self.client.clone(), config.timeout, config.timeout),
+            writer: Link::new(self.client.clone(), config.connect_timeout, config.response_timeout),
             halt,
             at_work: Mutex::default(),
         });
         let reader = Reader {
             link: Link::new(
                 self.client.clone(),
-                config.timeout,
-                config.block.saturating_add(config.timeout),
+                config.connect_timeout,
+                config.block.saturating_add(config.response_timeout),
             ),
             places: Arc::new(Semaphore::new(config.concurrency)),
             tasks: TaskTracker::new(),
