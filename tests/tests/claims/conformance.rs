@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use idemp_receiver::conformance::{Subject, check};
-use idemp_receiver::{Claim, ClaimStore, PostgresStore, RedisConfig, RedisStore};
+use idemp_receiver::{Claim, ClaimStore, PostgresInbox, PostgresStore, RedisConfig, RedisStore};
 use idemp_tests::{Server, Suite, free_address, redis_programs, selected};
+use sqlx::postgres::PgPoolOptions;
 
-use crate::support::{ask, copy, patient, pool, postgres, read, redis_of, redis_with};
+use crate::support::{PATIENCE, ask, copy, patient, pool, postgres, read, redis_of, redis_with};
 
 /// A store whose clock is the server's.
 struct Real(Arc<dyn ClaimStore>);
@@ -79,6 +80,16 @@ async fn postgres_conforms() {
     let Some(server) = postgres() else { return };
     let store = PostgresStore::new(pool(&server.url()).await);
     check(&Real(Arc::new(store))).await;
+}
+
+#[tokio::test]
+async fn the_postgres_inbox_conforms() {
+    let Some(server) = postgres() else { return };
+    // Of 50 claims at once, most wait for a connection.
+    let patient = PgPoolOptions::new().max_connections(20).acquire_timeout(PATIENCE);
+    let inbox = PostgresInbox::new(patient.connect(&server.url()).await.unwrap());
+    inbox.migrate().await.unwrap();
+    check(&Real(Arc::new(inbox))).await;
 }
 
 /// Three nodes that share the 16,384 slots.
