@@ -4,6 +4,7 @@
 //! and an event would have to find out.
 
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,11 +19,9 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
 
+use super::batch::Batches;
 use super::classify::{connecting, not_sent};
 use super::error::{RedisStreamsError, RedisStreamsErrorKind as Kind};
-
-/// Commands that wait for the connection's task; whoever comes then waits for a place. What waits is written at once.
-const QUEUE: usize = 1024;
 
 /// Where to connect to, and how.
 pub(super) struct Dialer {
@@ -34,7 +33,7 @@ pub(super) struct Dialer {
 
 /// A connection, and the task that writes and reads.
 pub(super) struct Dialed {
-    pub(super) connection: MultiplexedConnection,
+    pub(super) batches: Batches,
     task: AbortHandle,
     ended: Arc<AtomicBool>,
 }
@@ -103,26 +102,30 @@ impl Dialer {
 
     async fn log_in(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Dialed, Failure> {
         // An attempt has its own limit, which covers the answer.
-        let config = AsyncConnectionConfig::new()
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(QUEUE);
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let (connection, driver) = MultiplexedConnection::new_with_config(&self.login, stream, config)
             .await
             .map_err(|error| connecting(&error))?;
         let ended = Arc::new(AtomicBool::new(false));
         let end = Arc::clone(&ended);
+        let (batches, sending) = Batches::over(connection);
         let task = tokio::spawn(async move {
-            driver.await;
+            let mut sending = pin!(sending);
+            tokio::select! {
+                () = driver => {}
+                () = &mut sending => return,
+            }
             end.store(true, Ordering::Release);
+            // Those who wait still want to know how it ended.
+            sending.await;
         });
-        let mut dialed = Dialed {
-            connection,
+        let dialed = Dialed {
+            batches,
             task: task.abort_handle(),
             ended,
         };
         // Without a login the server would find fault with the length of XADD, and say nothing of the login.
-        let pong = dialed.connection.send_packed_command(&redis::cmd("PING")).await;
-        match pong.and_then(redis::Value::extract_error) {
+        match dialed.batches.send(redis::cmd("PING")).await {
             Err(error) if matches!(error.code(), None | Some("NOAUTH")) => Err(connecting(&error)),
             _ => Ok(dialed),
         }

@@ -160,12 +160,11 @@ impl Line {
     }
 
     /// Sends one command and waits for its answer.
-    pub(super) async fn send(&self, command: &Cmd) -> Result<Value, RedisError> {
-        let reply = match &self.connection {
-            Connection::Single(dialed) => dialed.connection.clone().send_packed_command(command).await,
-            Connection::Cluster(cluster) => cluster.clone().req_packed_command(command).await,
-        };
-        reply.and_then(Value::extract_error)
+    pub(super) async fn send(&self, command: Cmd) -> Result<Value, RedisError> {
+        match &self.connection {
+            Connection::Single(dialed) => dialed.batches.send(command).await,
+            Connection::Cluster(cluster) => cluster.clone().req_packed_command(&command).await?.extract_error(),
+        }
     }
 }
 
