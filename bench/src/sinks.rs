@@ -142,7 +142,7 @@ fn redis(bench: &mut Bench, runtime: &Runtime, name: &str, events: &Numbered) ->
     Ok(())
 }
 
-/// XADD of the same fields; the commands are made and signed beforehand.
+/// XADD of the same fields, signed beforehand.
 fn pipelined(
     runtime: &Runtime,
     connection: &redis::aio::MultiplexedConnection,
@@ -150,41 +150,36 @@ fn pipelined(
     events: &Numbered,
     batch: usize,
 ) -> anyhow::Result<Both> {
-    let fields = |event: Message| {
+    let sign = |event: Message| {
         let signature = signer.header(event.body());
-        let mut command = redis::cmd("XADD");
-        command.arg(STREAM).arg("*");
-        command.arg("idempotency_key").arg(event.key().as_str());
-        command.arg("event_type").arg(event.key().event_type());
-        command.arg("payload").arg(&event.data()[..]);
-        command.arg("signature").arg(signature.as_str());
-        command
+        (event, signature)
     };
-    let commands: Vec<redis::Cmd> = events.take(EVENTS)?.into_iter().map(fields).collect();
-    let pipelines: Arc<Vec<redis::Pipeline>> = Arc::new(
-        commands
-            .chunks(batch)
-            .map(|commands| {
-                let mut pipeline = redis::pipe();
-                for command in commands {
-                    pipeline.add_command(command.clone()).ignore();
-                }
-                pipeline
-            })
-            .collect(),
-    );
+    let signed: Arc<Vec<_>> = Arc::new(events.take(EVENTS)?.into_iter().map(sign).collect());
     let next = Arc::new(AtomicUsize::new(0));
-    let workers = (IN_FLIGHT / batch).max(1);
     let worker = |_| {
-        let (mut connection, pipelines, next) = (connection.clone(), Arc::clone(&pipelines), Arc::clone(&next));
+        let (mut connection, signed, next) = (connection.clone(), Arc::clone(&signed), Arc::clone(&next));
         async move {
-            while let Some(pipeline) = pipelines.get(next.fetch_add(1, Ordering::Relaxed)) {
+            loop {
+                let first = next.fetch_add(batch, Ordering::Relaxed);
+                let some = signed.iter().skip(first).take(batch);
+                if some.len() == 0 {
+                    return Ok(());
+                }
+                let mut pipeline = redis::pipe();
+                for (event, signature) in some {
+                    let key = event.key();
+                    pipeline.cmd("XADD").arg(STREAM).arg("*");
+                    pipeline.arg("idempotency_key").arg(key.as_str());
+                    pipeline.arg("event_type").arg(key.event_type());
+                    pipeline.arg("payload").arg(&*event.data());
+                    pipeline.arg("signature").arg(signature.as_str()).ignore();
+                }
                 pipeline.exec_async(&mut connection).await?;
             }
-            Ok(())
         }
     };
-    Ok(local::timed(runtime, local::all((0..workers).map(worker)))?.divided_by(EVENTS))
+    let workers = (0..(IN_FLIGHT / batch).max(1)).map(worker);
+    Ok(local::timed(runtime, local::all(workers))?.divided_by(EVENTS))
 }
 
 fn kafka(
