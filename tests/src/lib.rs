@@ -7,24 +7,28 @@
 #![expect(clippy::expect_used, clippy::panic, reason = "a test fails loudly")]
 
 mod binary;
+mod corpus;
 mod kafka;
 mod ministack;
 mod net;
 mod postgres;
 mod process;
 mod redis;
+mod script;
 mod server;
 mod suite;
 
 use std::path::{Path, PathBuf};
 
 pub use binary::{idemp, idemp_bin};
+pub use corpus::{EVENTS, corpus};
 pub use kafka::{Kafka, LossyProxy, kafka_script, make_topic};
-pub use ministack::{aws_script, forward, ministack};
+pub use ministack::{AwsServer, aws_script, forward, ministack};
 pub use net::http_get;
 pub use postgres::Postgres;
 pub use process::{Finished, Process};
 pub use redis::{Redis, RedisClient, RedisReply, redis_programs};
+pub use script::json_of;
 pub use server::{Server, free_address};
 pub use suite::{Suite, selected};
 

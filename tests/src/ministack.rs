@@ -40,6 +40,51 @@ pub fn ministack() -> Server {
     )
 }
 
+/// A server of the test's own, or the one that a variable names: SNS, SQS and S3 are asked in the same way.
+pub struct AwsServer {
+    own: Option<Server>,
+    external: String,
+}
+
+impl AwsServer {
+    /// Takes the URL of this variable, `http://ADDRESS:PORT` where a proxy is to stand before it; else starts
+    /// [`ministack`].
+    #[must_use]
+    pub fn start(variable: &str) -> Self {
+        let external = std::env::var(variable).unwrap_or_default();
+        Self {
+            own: external.is_empty().then(ministack),
+            external,
+        }
+    }
+
+    /// Where it is asked.
+    #[must_use]
+    pub fn url(&self) -> String {
+        match &self.own {
+            Some(server) => format!("http://{}", server.address()),
+            None => self.external.clone(),
+        }
+    }
+
+    /// Where a proxy passes requests on to.
+    ///
+    /// # Panics
+    ///
+    /// When the server from outside has a name, or wants TLS.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        let url = self.url();
+        let address = url.trim_start_matches("http://").trim_end_matches('/');
+        address.parse().expect("a proxy needs a server as http://ADDRESS:PORT")
+    }
+
+    /// The test's own server, which may be stopped; `None` for one from outside.
+    pub fn own(&mut self) -> Option<&mut Server> {
+        self.own.as_mut()
+    }
+}
+
 /// Passes an HTTP request on to `server` and reads the answer to its end, for a peer that plays a proxy.
 ///
 /// # Errors

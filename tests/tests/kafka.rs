@@ -18,11 +18,9 @@ use idemp_core::{BreakerConfig, Cause, IdempotencyKey, Message, Reason, RetrySch
 use idemp_dispatch::{Dispatcher, Handle, LaneConfig, LaneStats, Settlement};
 use idemp_dlq::{DeadLetter, DeadLetterStore, Filter, MemoryStore, ReplayOptions, Replayer, Target};
 use idemp_sinks::kafka::{KafkaConfig, KafkaSink};
-use idemp_tests::{Kafka, LossyProxy, Process, Suite, data, kafka_script, make_topic, selected};
+use idemp_tests::{EVENTS, Kafka, LossyProxy, Process, Suite, corpus, data, kafka_script, make_topic, selected};
 use serde_json::{Value, json};
 
-/// Lines of `langchain-events.jsonl`, each with a key of its own.
-const EVENTS: u64 = 585;
 /// Only a guard against hanging for ever.
 const LIMIT: Duration = Duration::from_secs(300);
 const SECRET_ENV: &str = "IDEMP_TEST_SECRET";
@@ -351,24 +349,6 @@ fn own_broker() -> Option<Kafka> {
 
 fn corpus_path() -> PathBuf {
     data("langchain-events.jsonl")
-}
-
-/// The corpus as messages, with the data's own text.
-fn corpus() -> Vec<Message> {
-    let text = std::fs::read_to_string(corpus_path()).unwrap();
-    // Only "\n" ends a line: the data holds other characters that might.
-    let lines = text.split_terminator('\n');
-    let events: Vec<Message> = lines
-        .map(|line| {
-            let (head, data) = line.split_once(r#", "data": "#).unwrap();
-            let head: Value = serde_json::from_str(&format!("{head}}}")).unwrap();
-            let text = |name: &str| head[name].as_str().unwrap().to_owned();
-            let key = format!("{}:{}:{}", text("run_id"), text("event"), head["step_index"]);
-            Message::from_json(key.parse().unwrap(), data.strip_suffix('}').unwrap().as_bytes()).unwrap()
-        })
-        .collect();
-    assert_eq!(events.len() as u64, EVENTS);
-    events
 }
 
 /// The beginning of the corpus, in a file.

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use idemp_tests::{Process, Suite, data, http_get, idemp, selected, temp_dir};
+use idemp_tests::{Process, Suite, data, http_get, idemp, json_of, selected, temp_dir};
 use serde_json::{Value, json};
 
 /// Lines of `langchain-events.jsonl`, each with a key of its own.
@@ -308,11 +308,4 @@ fn address_in(printed: &str) -> Option<SocketAddr> {
 
 fn url(address: SocketAddr) -> String {
     format!("http://{address}/webhooks/langchain")
-}
-
-/// The one JSON value that a script prints.
-fn json_of(command: &mut Command) -> Value {
-    let finished = Process::run("a Python script", command, LIMIT);
-    assert!(finished.status.success(), "{}", finished.stderr);
-    serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {}", finished.stdout))
 }
