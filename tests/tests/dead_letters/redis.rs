@@ -192,7 +192,7 @@ fn redis_needs_no_more_rights_than_the_docs_say() {
             "~{webhooks:dlq}:index",
         ];
         rights.extend([
-            "+eval", "+evalsha", "+xadd", "+xdel", "+xrange", "+hget", "+hset", "+hsetnx", "+hdel", "+type",
+            "+eval", "+evalsha", "+xadd", "+xdel", "+xrange", "+hget", "+hset", "+hdel", "+type",
         ]);
         redis.client().call(&rights);
         let config = |username: &str| RedisStreamsConfig {

@@ -1,5 +1,9 @@
 //! What is done on the server, as scripts that each do the whole or nothing.
 //!
+//! A server that refuses a command to the login stops a script where it is, and what was written stays. So each of them
+//! calls `may_write` before its first write: that calls every command that writes and leaves the keys as they are, but for
+//! `XADD`, after which nothing is refused any more.
+//!
 //! `KEYS` are the stream and its index. The index is a hash:
 //!
 //! | field | value |
@@ -75,7 +79,13 @@ end
 local function list(id, name)
   local ids = redis.call('HGET', index, 'k:' .. name)
   redis.call('HSET', index, 'k:' .. name, ids and (ids .. ' ' .. id) or id)
-  redis.call('HSETNX', index, 'v', '1')
+end
+
+local function may_write()
+  -- First, because a full server refuses a script by its first write alone.
+  redis.call('HSET', index, 'v', redis.call('HGET', index, 'v') or '1')
+  redis.call('XDEL', stream, '0-0')
+  redis.call('HDEL', index, '')
 end
 
 local function forget(id, entry)
@@ -120,6 +130,7 @@ pub(super) static PUT: LazyLock<Lua> = LazyLock::new(|| {
     Lua::new(
         "",
         r"
+may_write()
 local name, sha = ARGV[1], ARGV[2]
 local conflict = false
 for id in string.gmatch(redis.call('HGET', index, 'k:' .. name) or '', '%S+') do
@@ -153,6 +164,7 @@ local id, token = ARGV[1], ARGV[3]
 local entry = state(id)
 if token ~= '' and (not entry or entry.token ~= token) then return 'lost' end
 if not entry or entry.at ~= ARGV[2] or not fields(entry.at) then return 'moved' end
+may_write()
 local at = redis.call('XADD', stream, '*', 'idempotency_key', ARGV[4], 'event_type', ARGV[5],
   'payload', ARGV[6], 'record', ARGV[7], 'entry', id)
 redis.call('XDEL', stream, entry.at)
@@ -186,6 +198,7 @@ pub(super) static CLAIM: LazyLock<Lua> = LazyLock::new(|| {
 local id, token = ARGV[1], ARGV[3]
 local entry = state(id)
 if (entry and entry.at or id) ~= ARGV[2] or not fields(ARGV[2]) then return {'moved'} end
+may_write()
 if not entry then
   entry = {at = id, til = '', token = '', sha = ARGV[6], name = ARGV[7]}
   list(id, entry.name)
@@ -205,6 +218,7 @@ pub(super) static REMOVE: LazyLock<Lua> = LazyLock::new(|| {
         r"
 local entry = state(ARGV[1])
 if not entry or entry.token ~= ARGV[2] then return 0 end
+may_write()
 forget(ARGV[1], entry)
 return redis.call('XDEL', stream, entry.at)
 ",
@@ -230,6 +244,7 @@ pub(super) static PURGE: LazyLock<Lua> = LazyLock::new(|| {
     Lua::new(
         ALSO_WHEN_FULL,
         r"
+may_write()
 local count = 0
 for i = 1, #ARGV, 2 do
   local entry = state(ARGV[i])
