@@ -59,8 +59,8 @@ mod tests {
     use crate::address::Address;
 
     fn taken(address: &str) -> Result<(Option<ErrorClass>, usize), Failure> {
-        let mut options = Address::parse(address).unwrap().options;
-        Ok((policy_violation(&mut options)?, options.take_all().unwrap().len()))
+        let mut options = Address::parse(address).map_err(Failure::usage)?.options;
+        Ok((policy_violation(&mut options)?, options.take_all()?.len()))
     }
 
     #[test]

@@ -8,7 +8,7 @@ use idemp_core::Ttl;
 use idemp_receiver::consume::{Arrived, ConsumeConfig, Flow, Settled};
 use idemp_receiver::{Claim, ClaimStore, Event, HandlerError, MemoryStore, StoreErrorKind};
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::*;
@@ -20,7 +20,10 @@ fn by_default() -> ConsumeConfig {
 }
 
 async fn settle(flow: &Flow, message: &Arrived) -> Settled {
-    flow.settle(message, &CancellationToken::new()).await
+    let stop = CancellationToken::new();
+    let settled = flow.settle(message, &stop);
+    // On this clock what waits for ever fails at once.
+    timeout(Duration::from_secs(3_600), settled).await.expect("it ends")
 }
 
 fn in_background(flow: &Flow, stop: &CancellationToken) -> JoinHandle<Settled> {
