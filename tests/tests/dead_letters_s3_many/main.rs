@@ -105,8 +105,8 @@ async fn many_letters_are_listed_and_replayed_over_a_kill() {
     done("listed");
 
     let dir = temp_dir();
-    let sent = Arc::new(AtomicU64::new(0));
-    let receivers = [receiver(&sent).await, receiver(&sent).await];
+    let sent: [Arc<AtomicU64>; 2] = Default::default();
+    let receivers = [receiver(&sent[0]).await, receiver(&sent[1]).await];
     let mut config = String::new();
     for (sink, receiver) in SINKS.iter().zip(&receivers) {
         config += &format!(
@@ -116,31 +116,42 @@ async fn many_letters_are_listed_and_replayed_over_a_kill() {
     }
     fs::write(dir.path().join("idemp.toml"), config).unwrap();
 
-    let mut first = Process::start("the first replay", &mut replay(dir.path(), &server));
-    first.wait_until("a third has been sent", LIMIT, |_| {
-        (sent.load(Ordering::SeqCst) >= *LETTERS / 3).then_some(())
-    });
-    first.kill();
-    let before = sent.load(Ordering::SeqCst);
-    assert!(before < *LETTERS, "the kill came too late");
-    // What the killed one had asked of the server may still be under way, one letter's worth.
-    let left = server.objects("many/dlq").len() as u64;
-    assert!((*LETTERS - before..=*LETTERS - before + 1).contains(&left), "{left}");
-    done(&format!("{before} sent before the kill"));
+    // Two operators at once, each with the letters of one sink.
+    let mut first = SINKS.map(|sink| Process::start("a first replay", &mut replay(sink, dir.path(), &server)));
+    for (replay, sent) in first.iter_mut().zip(&sent) {
+        replay.wait_until("a third has been sent", LIMIT, |_| {
+            (sent.load(Ordering::SeqCst) >= *LETTERS / 6).then_some(())
+        });
+    }
+    first.iter_mut().for_each(Process::kill);
+    let before = sent.each_ref().map(|sent| sent.load(Ordering::SeqCst));
+    assert!(
+        before.iter().all(|before| *before < *LETTERS / 2),
+        "the kill came too late"
+    );
+    // What a killed one had asked of the server may still be under way, one letter's worth.
+    let left = SINKS.map(|sink| server.objects(&format!("many/dlq/{sink}")).len() as u64);
+    for (left, before) in left.iter().zip(&before) {
+        let unsent = *LETTERS / 2 - before;
+        assert!((unsent..=unsent + 1).contains(left), "{left} left, {unsent} unsent");
+    }
+    done(&format!("{} sent before the kill", before.iter().sum::<u64>()));
 
-    let second = Process::run("the second replay", &mut replay(dir.path(), &server), LIMIT);
-    assert_eq!(second.status.code(), Some(0), "{second:?}");
-    let summary: Value = serde_json::from_str(&second.stdout).unwrap();
-    let count = |name: &str| summary[name].as_u64().unwrap();
-    assert_eq!(count("replayed") + count("gone"), count("selected"), "{summary}");
-    assert!(count("selected") <= left, "{summary}");
-    let after = sent.load(Ordering::SeqCst) - before;
-    done(&format!("{after} sent by the second run"));
+    let second = SINKS.map(|sink| Process::start("a second replay", &mut replay(sink, dir.path(), &server)));
+    for (replay, left) in second.into_iter().zip(left) {
+        let ended = replay.finish(LIMIT);
+        assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+        let summary: Value = serde_json::from_str(&ended.stdout).unwrap();
+        let count = |name: &str| summary[name].as_u64().unwrap();
+        assert_eq!(count("replayed") + count("gone"), count("selected"), "{summary}");
+        assert!(count("selected") <= left, "{summary}");
+    }
+    let after = sent.iter().map(|sent| sent.load(Ordering::SeqCst)).sum::<u64>() - before.iter().sum::<u64>();
+    done(&format!("{after} sent by the second runs"));
 
     // None is left, none lies in both places, and every one has come to lie in its own.
     assert_eq!(server.objects("many/dlq"), BTreeSet::new());
     assert!(server.objects("many/replayed") == paths);
-    let mut twice = 0;
     for (sink, receiver) in receivers.iter().enumerate() {
         let mut bodies: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
         for request in receiver.requests() {
@@ -150,6 +161,7 @@ async fn many_letters_are_listed_and_replayed_over_a_kill() {
         let own = (0..*LETTERS).filter(|number| number % 2 == sink as u64);
         let keys: BTreeSet<String> = own.clone().map(key).collect();
         assert!(bodies.keys().eq(keys.iter()), "none is skipped, and none goes astray");
+        let mut twice = 0;
         for number in own {
             let bodies = &bodies[&key(number)];
             let event = EVENTS[(number % 3) as usize];
@@ -157,8 +169,8 @@ async fn many_letters_are_listed_and_replayed_over_a_kill() {
             assert!(bodies.iter().all(|body| *body == expected.as_bytes()));
             twice += bodies.len() - 1;
         }
+        assert!(twice <= 1, "only the letter at work when it was killed: {twice}");
     }
-    assert!(twice <= 1, "only the letter at work when it was killed: {twice}");
 }
 
 /// Answers 200 and counts.
@@ -171,12 +183,12 @@ async fn receiver(sent: &Arc<AtomicU64>) -> Peer {
     .await
 }
 
-/// A replay of everything by the command, as fast as it goes, with leases that a killed one leaves for 8 s.
-fn replay(dir: &Path, server: &S3Server) -> Command {
+/// A replay of a sink's letters by the command, as fast as it goes, with leases that a killed one leaves for 8 s.
+fn replay(sink: &str, dir: &Path, server: &S3Server) -> Command {
     let mut command = idemp();
     command
         .args(["replay", "--config", "idemp.toml", "--dlq", &address(server)])
-        .args(["--rate", "5000", "--lease", "8s", "--json"])
+        .args(["--sink", sink, "--rate", "5000", "--lease", "8s", "--json"])
         .env("SECRET", "of the test")
         .current_dir(dir);
     command

@@ -32,6 +32,8 @@ pub(crate) const BUCKET: &str = "dead-letters";
 /// Objects of a page at most, as in S3.
 const PAGE: usize = 1_000;
 const LARGEST_BODY: usize = 16 * 1024 * 1024;
+/// Bytes, several times what ten thousand letters need.
+const ROOM: u64 = 1024 * 1024 * 1024;
 
 /// A server with a bucket, which is a folder. It takes only requests that are signed with the credentials of the
 /// environment, and ends when dropped.
@@ -43,7 +45,7 @@ pub(crate) struct S3Server {
 
 impl S3Server {
     pub(crate) async fn start() -> Self {
-        let root = temp_dir();
+        let root = folder();
         fs::create_dir(root.path().join(BUCKET)).unwrap();
         let mut builder = S3ServiceBuilder::new(Paged {
             files: FileSystem::new(root.path()).unwrap(),
@@ -94,6 +96,15 @@ impl Drop for S3Server {
     fn drop(&mut self) {
         self.task.abort();
     }
+}
+
+/// A folder in memory where the system has one with room. s3s-fs writes three files for an object, and most of what is
+/// waited for would be the disk.
+fn folder() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let room = rustix::fs::statvfs(memory).map_or(0, |there| there.f_bavail.saturating_mul(there.f_frsize));
+    let in_memory = tempfile::Builder::new().prefix("idemp-test-").tempdir_in(memory).ok();
+    in_memory.filter(|_| room >= ROOM).unwrap_or_else(temp_dir)
 }
 
 fn below(folder: &Path, path: &Path) -> String {
