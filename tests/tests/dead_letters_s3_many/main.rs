@@ -1,5 +1,5 @@
 //! Many dead letters in a bucket, and the contract, on a server that is quicker than the one of
-//! `dead_letters_s3.rs` and looks at signatures.
+//! `dead_letters_s3/` and looks at signatures.
 //!
 //! `cargo xtask e2e dead-letters` runs this with the others of its suite.
 
@@ -32,7 +32,7 @@ use server::{BUCKET, S3Server};
 
 /// Only a guard against hanging for ever.
 const LIMIT: Duration = Duration::from_secs(600);
-/// How many letters: all ten thousand take several minutes, and run where this says so.
+/// How many letters: ten thousand take several minutes of two cores, and run where this says so.
 const NUMBER: &str = "IDEMP_E2E_DEAD_LETTERS";
 static LETTERS: LazyLock<u64> = LazyLock::new(|| match std::env::var(NUMBER) {
     Ok(number) => number.parse().expect("a number of letters"),
