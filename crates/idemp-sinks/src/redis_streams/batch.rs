@@ -14,12 +14,12 @@ use tokio::sync::{mpsc, oneshot};
 /// Commands that wait; whoever comes then waits for a place.
 const QUEUE: usize = 1024;
 
-/// Most commands of one pipeline. When a connection breaks, what is told of a pipeline that was not answered to its end
-/// is that all of it may have arrived.
-const TOGETHER: usize = 64;
+/// Most commands of one pipeline: enough to share its cost, and few enough for the server to be at work on one while the
+/// next is made. When a connection breaks, all of a pipeline that was not answered to its end may have arrived.
+const TOGETHER: usize = 16;
 
 /// With so many pipelines on their way, what comes waits for an answer to one of them, or for a full pipeline.
-const ON_THE_WAY: usize = 4;
+const ON_THE_WAY: usize = 8;
 
 /// The way in. What it is given is sent by the future that comes with it.
 pub(super) struct Batches {
