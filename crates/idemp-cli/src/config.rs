@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use idemp_core::{Mode, SinkName, StatusPolicy, Verdict};
+use idemp_core::{EventType, Mode, SinkName, StatusPolicy, Verdict};
 use idemp_dispatch::OnFull;
 use serde::{Deserialize, Deserializer};
 
@@ -46,6 +46,9 @@ pub(crate) struct Config {
     pub(crate) dlq: Option<String>,
     #[serde(default)]
     pub(crate) sinks: BTreeMap<Name, SinkTable>,
+    /// Where it stands, for messages.
+    #[serde(skip)]
+    pub(crate) path: PathBuf,
 }
 
 /// One sink. Options of the address may stand in `options`, too.
@@ -85,6 +88,23 @@ pub(crate) struct SinkTable {
 impl SinkTable {
     pub(crate) fn is_webhook(&self) -> bool {
         Address::parse(&self.to).is_ok_and(|address| is_webhook(&address.scheme))
+    }
+
+    /// Event types that go there; `None` for all.
+    ///
+    /// # Errors
+    /// If there is none in the list, or one of them is no event type.
+    pub(crate) fn event_types(&self) -> Result<Option<Vec<EventType>>, Failure> {
+        let Some(events) = &self.events else { return Ok(None) };
+        if events.is_empty() {
+            return Err(Failure::usage(
+                "events: the list is empty, so nothing would be sent; without the field all events are",
+            ));
+        }
+        let event_type = |text: &String| {
+            EventType::parse(text).map_err(|error| Failure::usage(format_args!("events: {text:?}")).because(&error))
+        };
+        events.iter().map(event_type).collect::<Result<_, _>>().map(Some)
     }
 
     /// # Errors
@@ -194,7 +214,7 @@ fn optional_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Optio
 
 impl Config {
     fn parse(text: &str, path: &Path) -> Result<Self, Failure> {
-        let config: Self = toml::from_str(text).map_err(|error| {
+        let mut config: Self = toml::from_str(text).map_err(|error| {
             // Its own text quotes the line, which may hold what is not for every eye.
             let place = error.span().map_or_else(String::new, |span| {
                 format!(":{}", text[..span.start].matches('\n').count() + 1)
@@ -208,7 +228,17 @@ impl Config {
                 path.display()
             )));
         }
+        config.path = path.to_owned();
+        for (name, table) in &config.sinks {
+            let checked = table.event_types().and_then(|_| table.policy());
+            checked.map_err(|failure| config.place(&name.0, failure))?;
+        }
         Ok(config)
+    }
+
+    /// Says of a fault that it is a sink's in this file.
+    pub(crate) fn place(&self, sink: &SinkName, fault: Failure) -> Failure {
+        fault.within(format_args!("{}: sink {sink}", self.path.display()))
     }
 }
 
@@ -298,8 +328,14 @@ mod tests {
     }
 
     #[test]
-    fn a_status_is_a_number() {
-        let config = parse("[sinks.a]\nto = \"x\"\nstatus = { \"4xx\" = \"retry\" }\n").unwrap();
-        assert!(config.sinks.values().next().unwrap().policy().is_err());
+    fn a_fault_of_a_sink_is_named_with_file_and_sink() {
+        for (field, why) in [
+            ("status = { \"4xx\" = \"retry\" }", "status "),
+            ("events = []", "events: the list is empty"),
+            ("events = [\"a:b\"]", "events: "),
+        ] {
+            let error = parse(&format!("[sinks.a]\nto = \"x\"\n{field}\n")).unwrap_err();
+            assert!(error.contains(&format!("idemp.toml: sink a: {why}")), "{error}");
+        }
     }
 }

@@ -17,14 +17,14 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::ConfigArg;
-use crate::exit::{Exit, Failure, chain};
+use crate::exit::{Exit, Failure, chain, complain};
 use crate::io::{Input, print_json, print_line};
 use crate::progress::Progress;
 use crate::store::{DlqArg, Letters};
 use crate::target::{Target, TargetArgs};
 use crate::{runtime, signals};
 use reader::{Batch, Item, What};
-use tally::Tally;
+use tally::{Settled, Tally};
 
 /// How long attempts in flight may take to end once we are interrupted.
 const SHUTDOWN: Duration = Duration::from_secs(5);
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     dlq: DlqArg,
 
     /// Attempts in flight at each sink at most
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_one)]
     concurrency: usize,
 
     /// Begin with this line, as an interrupted run has told
@@ -74,6 +74,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
         let targets = args.target.open(config.as_ref()).await?;
         let input = args.input.open()?;
         let letters = args.dlq.open_to_send(config.as_ref()).await?;
+        let sinks = targets
+            .iter()
+            .map(|target| (target.name.to_string(), Settled::default()));
+        let sinks = sinks.collect();
         let dispatcher = dispatcher(args, targets, &schedule, &letters)?;
         let batches = reader::start(input, args.from_line)?;
         let file = args
@@ -90,6 +94,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
             input: args.input.name(),
             progress,
             tally: Tally {
+                sinks,
                 dlq: letters.name.clone(),
                 ..Tally::default()
             },
@@ -100,6 +105,13 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
         tally.dlq_fallback = fallback
             .filter(|path| path.exists())
             .map(|path| path.display().to_string());
+        if let (Some(config), true) = (&config, tally.is_unwanted()) {
+            complain(format_args!(
+                "warning: no sink takes any of the {} events that were read: compare `events` in {} with their types",
+                tally.unwanted,
+                config.path.display()
+            ));
+        }
         if args.json {
             print_json(&tally)?;
         } else {
@@ -107,6 +119,13 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
         }
         Ok(tally.exit())
     })
+}
+
+fn at_least_one(text: &str) -> Result<usize, &'static str> {
+    match text.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err("not a whole number from 1"),
+    }
 }
 
 fn dispatcher(

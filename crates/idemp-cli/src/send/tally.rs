@@ -102,6 +102,11 @@ impl Tally {
         }
     }
 
+    /// Whether there were events, and no sink takes events of their types.
+    pub(super) fn is_unwanted(&self) -> bool {
+        self.unwanted > 0 && self.unwanted + self.duplicates + self.invalid == self.read
+    }
+
     /// 130 before 1 before 3; but an event that no store took is not accounted for.
     pub(super) fn exit(&self) -> Exit {
         if self.all.unsaved > 0 {

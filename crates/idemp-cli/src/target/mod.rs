@@ -78,10 +78,10 @@ impl TargetArgs {
             for (name, table) in &config.sinks {
                 let name = &name.0;
                 let opened = open_table(name, table).await;
-                targets.push(opened.map_err(|failure| failure.within(format_args!("sink {name}")))?);
+                targets.push(opened.map_err(|failure| config.place(name, failure))?);
             }
             return match targets.is_empty() {
-                true => Err(Failure::usage("the configuration has no sink")),
+                true => Err(Failure::usage(format_args!("{}: no sink", config.path.display()))),
                 false => Ok(targets),
             };
         }
@@ -125,16 +125,12 @@ async fn open_table(name: &SinkName, table: &SinkTable) -> Result<Target, Failur
     for (option, value) in &table.options {
         address.options.add(option, value.to_text()).map_err(Failure::usage)?;
     }
-    let event_type = |text: &String| {
-        EventType::parse(text).map_err(|error| Failure::usage(format_args!("events: {text:?}")).because(&error))
-    };
-    let events = table
-        .events
-        .as_ref()
-        .map(|events| events.iter().map(event_type).collect());
     let attempt_timeout = table.timeout.unwrap_or(TIMEOUT);
     if attempt_timeout.is_zero() {
         return Err(Failure::usage("timeout: an attempt has no time"));
+    }
+    if table.concurrency == Some(0) {
+        return Err(Failure::usage("concurrency: it must be at least 1"));
     }
     let spec = Spec {
         address,
@@ -151,7 +147,7 @@ async fn open_table(name: &SinkName, table: &SinkTable) -> Result<Target, Failur
         policy: table.policy()?,
         attempt_timeout,
         concurrency: table.concurrency,
-        events: events.transpose()?,
+        events: table.event_types()?,
         on_full: table.on_full,
     })
 }

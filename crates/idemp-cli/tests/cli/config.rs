@@ -126,6 +126,36 @@ async fn lines_that_no_sink_wants_are_counted() {
         .json();
     assert_eq!((&sent["unwanted"], &sent["delivered"]), (&json!(2), &json!(0)));
     assert_eq!(peer.requests().len(), 0);
+    // A typo in `events` must not look like a success.
+    let told = place.run("send in.jsonl --config idemp.toml").await.exits(0);
+    let expected = "idemp: warning: no sink takes any of the 2 events that were read: compare `events` in idemp.toml";
+    assert!(told.stderr.contains(expected), "{told:?}");
+    assert!(told.stdout.contains("unwanted               2"), "{told:?}");
+
+    // One of them is enough: then the others are not asked for.
+    place.write(
+        "in.jsonl",
+        format!(
+            "{}{}",
+            lines(2),
+            r#"{"run_id":"x","event":"llm_end","step_index":1,"data":{}}"#
+        ),
+    );
+    let told = place.run("send in.jsonl --config idemp.toml").await.exits(0);
+    assert!(!told.stderr.contains("no sink takes"), "{told:?}");
+}
+
+#[tokio::test]
+async fn a_sink_that_gets_nothing_is_told_beside_the_others() {
+    let place = Place::new();
+    let peer = Peer::start(|_| Answer::status(200)).await;
+    configure(&place, &peer, &peer, "");
+    place.write("in.jsonl", lines(2));
+    let sent = place.run("send in.jsonl --config idemp.toml").await.exits(0);
+    assert!(
+        sent.stdout.contains("audit: 2 delivered") && sent.stdout.contains("billing: 0 delivered"),
+        "{sent:?}"
+    );
 }
 
 #[tokio::test]
@@ -180,6 +210,14 @@ async fn a_wrong_configuration_is_refused_at_the_start() {
             "sink a: status \"9\"",
         ),
         (
+            &format!("{sink}secret_env = \"SECRET\"\nevents = []\n"),
+            "sink a: events: the list is empty",
+        ),
+        (
+            &format!("{sink}secret_env = \"SECRET\"\nconcurrency = 0\n"),
+            "sink a: concurrency: it must be at least 1",
+        ),
+        (
             "[sinks.a]\nto = \"redis://h/0?stream=s\"\nsecret_env = \"SECRET\"\nstatus = { \"409\" = \"delivered\" }\n",
             "sink a: status: only a webhook answers with one",
         ),
@@ -199,7 +237,7 @@ async fn a_wrong_configuration_is_refused_at_the_start() {
             "[sinks.a]\nto = \"h\"\nsecret_env = \"SECRET\"\n",
             "sink a: to: no scheme",
         ),
-        ("dlq = \"memory:\"\n", "the configuration has no sink"),
+        ("dlq = \"memory:\"\n", "idemp.toml: no sink"),
         (
             &format!("dlq = \"tape:0\"\n{sink}secret_env = \"SECRET\"\n"),
             "dlq: neither sqlite:PATH",
@@ -208,6 +246,7 @@ async fn a_wrong_configuration_is_refused_at_the_start() {
         place.write("idemp.toml", text);
         let refused = place.run("send in.jsonl --config idemp.toml").await.exits(2);
         let last = refused.stderr.lines().last().unwrap();
+        let expected = expected.replace("sink a: ", "idemp.toml: sink a: ");
         assert!(
             last.starts_with(&format!("idemp: error: {expected}")),
             "{text}: {refused:?}"
