@@ -245,7 +245,9 @@ impl<'a> Pass<'a> {
                 Err(error) => (Fate::Unmarked, Err(error)),
             };
         }
-        self.failures_in_a_row += 1;
+        if is_about_the_receiver(verdict) {
+            self.failures_in_a_row += 1;
+        }
         let mut record = AttemptRecord {
             number,
             started,
@@ -298,6 +300,15 @@ impl<'a> Pass<'a> {
     fn settle(&mut self, id: &EntryId, name: Option<(&SinkName, &IdempotencyKey)>, fate: &Fate) {
         self.summary.count(fate);
         (self.observe)(Progress::Settled { id, name, fate });
+    }
+}
+
+/// Whether a failure counts to those in a row. A rejection of one event says nothing about the receiver: it neither
+/// counts nor resets, as for the circuit breaker (docs/retry.md).
+const fn is_about_the_receiver(verdict: Verdict) -> bool {
+    match verdict {
+        Verdict::RejectsEvent | Verdict::Delivered => false,
+        Verdict::Retry | Verdict::PushBack | Verdict::RejectsConfiguration => true,
     }
 }
 

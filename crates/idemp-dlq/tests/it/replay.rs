@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use idemp_core::{
-    Attempt, Cause, Class, Failure, Message, Outcome, Reason, Refusal, RetryAfter, Sink, SinkName, StatusPolicy,
+    Attempt, Cause, Class, ErrorClass, Failure, Message, Outcome, Reason, Refusal, RetryAfter, Sink, SinkName, StatusPolicy,
     Transport,
 };
 use idemp_dlq::{
@@ -359,10 +359,10 @@ async fn ten_failures_in_a_row_stop_it_and_nine_do_not() {
     let store = filled(letters(30)).await;
     let nine = || vec![busy(); 9];
     let script = [nine(), vec![DELIVERED], nine(), vec![DELIVERED]].concat();
-    let peer = Arc::new(Peer::new(clock, script, Failure::status(400).into()));
+    let peer = Arc::new(Peer::new(clock, script, Failure::status(401).into()));
     let (summary, _) = replay_by_default(clock, &store, &peer).await;
     assert_eq!(
-        (summary.replayed, summary.failed_retry, summary.failed_event),
+        (summary.replayed, summary.failed_retry, summary.failed_configuration),
         (2, 18, 10)
     );
     assert_eq!(
@@ -380,6 +380,42 @@ async fn ten_failures_in_a_row_stop_it_and_nine_do_not() {
     );
     let untouched = contents(&store).await.split_off(10);
     assert_eq!(untouched, letters(30).split_off(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejections_of_single_events_neither_count_nor_reset() {
+    let clock = Clock::start();
+    let rejected = || Failure::status(422).into();
+    let store = filled(letters(17)).await;
+    let peer = Arc::new(Peer::new(clock, vec![rejected(); 12], DELIVERED));
+    let (summary, _) = replay_by_default(clock, &store, &peer).await;
+    assert_eq!(
+        (summary.failed_event, summary.replayed, summary.left, summary.stopped),
+        (12, 5, 0, None),
+        "twelve bad letters do not keep the good ones behind them"
+    );
+
+    // Whatever else fails does count, and a rejection in between does not make up for it.
+    let code = |class| Failure::code(class, "CODE").into();
+    let counting: [Outcome; 5] = [
+        busy(),
+        Failure::transport(Transport::Connect).into(),
+        Failure::status(403).into(),
+        code(ErrorClass::PushBack),
+        code(ErrorClass::Ambiguous),
+    ];
+    for failure in counting {
+        let mut script = vec![failure.clone(); 5];
+        script.extend(vec![rejected(); 3]);
+        script.extend(vec![code(ErrorClass::RejectsEvent); 3]);
+        let store = filled(letters(30)).await;
+        let peer = Arc::new(Peer::new(clock, script, failure));
+        let (summary, _) = replay_by_default(clock, &store, &peer).await;
+        assert_eq!(
+            (summary.failed_event, summary.failed(), summary.left, summary.stopped),
+            (6, 16, 14, Some(Stopped::Failures))
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]
