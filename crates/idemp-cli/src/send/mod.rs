@@ -112,6 +112,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
                 config.path.display()
             ));
         }
+        for line in tally.next_steps() {
+            complain(line);
+        }
         if args.json {
             print_json(&tally)?;
         } else {
@@ -226,6 +229,19 @@ impl Sender {
                 }
             }
             self.progress.advance(batch.taken, || self.tally.brief());
+            if let Some(lines) = batch.lines {
+                self.ended_after(lines);
+            }
+        }
+    }
+
+    /// A run that begins after the end has nothing to send, which may be a wrong number or a wrong file.
+    fn ended_after(&self, lines: u64) {
+        if lines < self.next_line && self.tally.read == 0 && self.next_line > 1 {
+            let (input, line) = (&self.input, self.next_line);
+            self.progress.say(format_args!(
+                "idemp: warning: {input} has {lines} lines: there is nothing from line {line} on"
+            ));
         }
     }
 

@@ -24,6 +24,8 @@ pub(super) struct Batch {
     pub(super) items: Vec<Item>,
     /// Bytes of the input that these lines took, with the blank ones before them.
     pub(super) taken: u64,
+    /// How many lines the input has, in the last batch.
+    pub(super) lines: Option<u64>,
     size: usize,
 }
 
@@ -74,7 +76,10 @@ fn read<R: Read>(mut lines: Lines<R>, from_line: u64, sender: &mpsc::Sender<io::
         let (kind, taken) = next?;
         batch.taken += taken;
         let what = match kind {
-            Line::End => break,
+            Line::End => {
+                batch.lines = Some(line - 1);
+                break;
+            }
             Line::TooLong => Some(What::Invalid(LineError::too_long())),
             Line::Whole => examine(&text, &mut seen),
         };

@@ -107,6 +107,33 @@ impl Tally {
         self.unwanted > 0 && self.unwanted + self.duplicates + self.invalid == self.read
     }
 
+    /// What is to be done after an interruption: two things, of which neither does for the other.
+    pub(super) fn next_steps(&self) -> Vec<String> {
+        let mut steps = Vec::new();
+        if !self.interrupted {
+            return steps;
+        }
+        let shutdown = Reason::Shutdown.code();
+        if let Some(letters) = self.all.dead_lettered_by_reason.get(shutdown) {
+            steps.push(format!(
+                "{letters} events were accepted and not delivered yet: they are dead letters in {}, and \
+                 `idemp replay --reason {shutdown}` sends them",
+                self.dlq
+            ));
+        }
+        if let Some(dropped) = self.all.dropped_by_reason.get(shutdown) {
+            steps.push(format!(
+                "{dropped} events were accepted and not delivered yet: they are dropped"
+            ));
+        }
+        if let Some(line) = self.resume_from_line {
+            steps.push(format!(
+                "from line {line} on nothing was taken yet: `--from-line {line}` sends that"
+            ));
+        }
+        steps
+    }
+
     /// 130 before 1 before 3; but an event that no store took is not accounted for.
     pub(super) fn exit(&self) -> Exit {
         if self.all.unsaved > 0 {

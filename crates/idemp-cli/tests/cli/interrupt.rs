@@ -77,6 +77,56 @@ async fn the_line_to_resume_from_is_the_first_that_was_not_taken() {
 }
 
 #[tokio::test]
+async fn what_was_taken_and_what_was_not_are_each_named_with_the_way_to_send_them() {
+    let place = Place::new();
+    let gate = Gate::shut();
+    let behind = gate.clone();
+    let peer = Peer::start(move |_| Answer::status(200).behind(&behind)).await;
+    let to = peer.url("/hook");
+    let words = format!("send --to {to} --secret-env SECRET --timeout 60s --concurrency 1 --json");
+    let mut send = Running::start(place.idemp(&words));
+    // The last one is refused, which is told when the five before it are accepted.
+    let input = format!("{}{{\n", lines(5));
+    send.stdin().write_all(input.as_bytes()).await.unwrap();
+    send.stderr_line("stdin:6: ").await;
+    peer.received(1).await;
+    send.interrupt();
+    send.stderr_line("idemp: interrupted").await;
+    gate.open();
+    let sent = send.wait().await.exits(130);
+    let summary = sent.json();
+    assert_eq!(summary["dead_lettered_by_reason"], json!({"shutdown": 4}));
+    for expected in [
+        "idemp: 4 events were accepted and not delivered yet: they are dead letters in sqlite:idemp-dlq.db, \
+         and `idemp replay --reason shutdown` sends them\n",
+        "idemp: from line 7 on nothing was taken yet: `--from-line 7` sends that\n",
+    ] {
+        assert!(sent.stderr.contains(expected), "{sent:?}");
+    }
+
+    let well = answering(200).await;
+    let words = format!(
+        "replay --reason shutdown --to {} --secret-env SECRET --rate 1000",
+        well.url("/hook")
+    );
+    place.run(&words).await.exits(0);
+    assert_eq!(keys(&well), keys_of(2..=5));
+}
+
+#[tokio::test]
+async fn a_line_to_begin_with_after_the_end_is_told() {
+    let place = Place::new();
+    place.write("in.jsonl", lines(3));
+    let peer = answering(200).await;
+    let told = "in.jsonl has 3 lines: there is nothing from line 99 on";
+    let sent = place.send(&peer, "in.jsonl --from-line 99").await.exits(0);
+    assert!(sent.stderr.contains(&format!("idemp: warning: {told}\n")), "{sent:?}");
+    let sent = place.send(&peer, "in.jsonl --from-line 3").await.exits(0);
+    assert!(!sent.stderr.contains("there is nothing"), "{sent:?}");
+    assert_eq!(keys(&peer), keys_of([3]));
+}
+
+#[tokio::test]
 async fn a_second_signal_ends_at_once() {
     let place = Place::new();
     place.write("in.jsonl", lines(1));
