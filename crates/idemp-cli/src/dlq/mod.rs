@@ -4,6 +4,8 @@ mod purge;
 mod stats;
 mod view;
 
+use std::ops::ControlFlow;
+
 use clap::Subcommand;
 use idemp_core::IdempotencyKey;
 use idemp_dlq::{DeadLetterStore, Filter, Letterhead, Listed, StoreError};
@@ -104,10 +106,11 @@ async fn list(args: &ListArgs, letters: &Letters) -> Result<Exit, Failure> {
     for store in letters.all() {
         let readable = each_letterhead(store, &filter, |head| {
             if json {
-                print_json(&LetterJson::new(head))
+                print_json(&LetterJson::new(head))?;
             } else {
-                print_bytes(line(head).as_bytes())
+                print_bytes(line(head).as_bytes())?;
             }
+            Ok(ControlFlow::Continue(()))
         });
         if readable.await? == Readable::NotAll {
             exit = Exit::Failed;
@@ -123,21 +126,25 @@ pub(crate) enum Readable {
     NotAll,
 }
 
-/// Goes through a selection in replay order. Entries that cannot be read are named on standard error.
+/// Goes through a selection in replay order until `each` breaks. Entries that cannot be read are named on standard error.
 ///
 /// # Errors
 /// If the store cannot be read, or `each` fails.
 pub(crate) async fn each_letterhead(
     store: &dyn DeadLetterStore,
     filter: &Filter,
-    mut each: impl FnMut(&Letterhead) -> Result<(), Failure>,
+    mut each: impl FnMut(&Letterhead) -> Result<ControlFlow<()>, Failure>,
 ) -> Result<Readable, Failure> {
     let mut readable = Readable::All;
     let mut selection = store.select(filter).await.map_err(|error| store_failed(&error))?;
     while let Some(page) = selection.next_page().await.map_err(|error| store_failed(&error))? {
         for Listed { id, letterhead } in page {
             match letterhead {
-                Ok(head) => each(&head)?,
+                Ok(head) => {
+                    if each(&head)?.is_break() {
+                        return Ok(readable);
+                    }
+                }
                 Err(error) => {
                     readable = Readable::NotAll;
                     complain(format_args!("error: entry {id} cannot be read: {error}"));

@@ -63,8 +63,8 @@ impl ConsumerArgs {
     /// Sets up the consumers that are asked for.
     ///
     /// # Errors
-    /// If something about one is wrong.
-    pub(super) fn consumers(
+    /// If something about one is wrong, or its broker does not answer. One that goes away later is waited for.
+    pub(super) async fn consumers(
         &self,
         receiver: &Receiver,
         handler: &impl Handler,
@@ -74,7 +74,7 @@ impl ConsumerArgs {
         if let Some(brokers) = &self.kafka {
             let address = Address::parse(&format!("kafka://{brokers}"));
             let address = address.map_err(|why| Failure::usage(format_args!("--kafka: {why}")))?;
-            let consumer = self.kafka(address, receiver, handler, stop);
+            let consumer = self.kafka(address, receiver, handler, stop).await;
             consumers.push(consumer.map_err(|failure| failure.within("--kafka"))?);
         }
         if let Some(url) = &self.redis_stream {
@@ -85,7 +85,7 @@ impl ConsumerArgs {
                     "--redis-stream: it must begin with redis:// or rediss://",
                 ));
             }
-            let consumer = self.redis_stream(address, receiver, handler, stop);
+            let consumer = self.redis_stream(address, receiver, handler, stop).await;
             consumers.push(consumer.map_err(|failure| failure.within("--redis-stream"))?);
         }
         Ok(consumers)
@@ -110,7 +110,7 @@ impl ConsumerArgs {
     }
 
     #[cfg(feature = "kafka")]
-    fn kafka(
+    async fn kafka(
         &self,
         mut address: Address,
         receiver: &Receiver,
@@ -132,6 +132,8 @@ impl ConsumerArgs {
         };
         let consumer = KafkaConsumer::new(receiver, self.how()?, config)
             .map_err(|error| Failure::usage("configuration").because(&error))?;
+        let checked = consumer.check().await;
+        checked.map_err(|error| unreachable(&address, &error))?;
         let (handler, stop) = (handler.clone(), stop.clone());
         let quarantine = Quarantine::new(self.quarantine.clone());
         Ok(Box::pin(async move {
@@ -141,7 +143,7 @@ impl ConsumerArgs {
     }
 
     #[cfg(not(feature = "kafka"))]
-    fn kafka(
+    async fn kafka(
         &self,
         _address: Address,
         _receiver: &Receiver,
@@ -152,7 +154,7 @@ impl ConsumerArgs {
     }
 
     #[cfg(feature = "redis")]
-    fn redis_stream(
+    async fn redis_stream(
         &self,
         address: Address,
         receiver: &Receiver,
@@ -164,6 +166,7 @@ impl ConsumerArgs {
         use super::quarantine::Quarantine;
         use crate::redis_address::RedisAddress;
 
+        let place = address.clone();
         let mut address = RedisAddress::take(address)?;
         if address.cluster {
             return Err(Failure::usage("cluster: name the node that has the stream"));
@@ -178,6 +181,8 @@ impl ConsumerArgs {
         address.options.finish()?;
         let consumer = RedisStreamsConsumer::new(receiver, self.how()?, config)
             .map_err(|error| Failure::usage("configuration").because(&error))?;
+        let checked = consumer.check().await;
+        checked.map_err(|error| unreachable(&place, &error))?;
         let (handler, stop) = (handler.clone(), stop.clone());
         let quarantine = Quarantine::new(self.quarantine.clone());
         Ok(Box::pin(async move {
@@ -187,7 +192,7 @@ impl ConsumerArgs {
     }
 
     #[cfg(not(feature = "redis"))]
-    fn redis_stream(
+    async fn redis_stream(
         &self,
         _address: Address,
         _receiver: &Receiver,
@@ -196,4 +201,9 @@ impl ConsumerArgs {
     ) -> Result<Consumer, Failure> {
         Err(Failure::not_built("Redis", "redis"))
     }
+}
+
+#[cfg(any(feature = "kafka", feature = "redis"))]
+fn unreachable(address: &Address, error: &dyn std::error::Error) -> Failure {
+    Failure::usage(format_args!("cannot consume from {}", address.shown())).because(error)
 }

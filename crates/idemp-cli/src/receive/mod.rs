@@ -95,7 +95,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
         let receiver =
             Receiver::new(store, &secrets, config).map_err(|error| Failure::usage("configuration").because(&error))?;
         let handler = handler(out);
-        let consumers = args.consumers.consumers(&receiver, &handler, &stop)?;
+        let consumers = args.consumers.consumers(&receiver, &handler, &stop).await?;
         let mut work: Vec<Consumer> = Vec::new();
         if let Some(listen) = args.listen {
             let cannot =

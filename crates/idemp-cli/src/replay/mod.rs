@@ -3,10 +3,11 @@
 mod totals;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use idemp_core::SinkName;
-use idemp_dlq::{Fate, Filter, Progress as Step, Refused, ReplayOptions, Replayer, Target as Destination};
+use idemp_dlq::{Fate, Filter, Letterhead, Progress as Step, Refused, ReplayOptions, Replayer, Target as Destination};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::ConfigArg;
@@ -43,7 +44,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 10.0)]
     rate: f64,
 
-    /// Replay so many entries at most
+    /// Send so many entries at most; what is refused or held by another replay does not count
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
 
@@ -91,6 +92,7 @@ fn replayer(args: &Args, targets: &[Target]) -> Result<Replayer, Failure> {
             .lease
             .unwrap_or_else(|| defaults.lease.max(attempt_timeout.saturating_add(LEASE_MARGIN))),
         attempt_timeout,
+        limit: args.limit,
         receiver_ttl: args.receiver_ttl,
         force: args.force,
         ..defaults
@@ -105,10 +107,7 @@ async fn with_letters(
     letters: &Letters,
     stop: &CancellationToken,
 ) -> Result<Exit, Failure> {
-    let filter = Filter {
-        limit: args.limit,
-        ..args.filter.resolve()
-    };
+    let filter = args.filter.resolve();
     let sinks = sinks(letters, &filter).await?;
     // What was sent with `--to` before may lie under any name; what `idemp.toml` names goes where it says.
     let is_by_name = args.config.is_given();
@@ -135,7 +134,7 @@ async fn with_letters(
         let each = sinks.into_iter().filter_map(|name| Some((name, to.clone()?)));
         each.collect()
     };
-    replay(args, &destinations, replayer, letters, filter, stop).await
+    replay(args, &destinations, replayer, letters, &filter, stop).await
 }
 
 /// The sinks of the selection.
@@ -148,38 +147,48 @@ async fn sinks(letters: &Letters, filter: &Filter) -> Result<BTreeSet<SinkName>,
     Ok(sinks)
 }
 
-async fn dry_run(args: &Args, replayer: &Replayer, letters: &Letters, mut filter: Filter) -> Result<Exit, Failure> {
+async fn dry_run(args: &Args, replayer: &Replayer, letters: &Letters, filter: Filter) -> Result<Exit, Failure> {
     let mut exit = Exit::Done;
+    let mut attempts_left = args.limit.unwrap_or(u64::MAX);
     if !args.json {
         print_bytes(heading().as_bytes())?;
     }
     for store in letters.all() {
-        let mut listed = 0;
+        if attempts_left == 0 {
+            break;
+        }
         let readable = each_letterhead(store, &filter, |head| {
-            listed += 1;
             let refused = replayer.refusal(head).map(|refused| match refused {
                 Refused::NotBefore(_) => "not_before",
                 Refused::ReceiverForgot { .. } => "receiver_ttl",
                 _ => "refused",
             });
-            if args.json {
-                let mut json = LetterJson::new(head);
-                json.refused = refused;
-                return print_json(&json);
-            }
-            let mut line = line(head);
-            if let Some(refused) = refused {
-                line.truncate(line.trim_end().len());
-                line.push_str(&format!("  refused: {refused}\n"));
-            }
-            print_bytes(line.as_bytes())
+            print_planned(head, refused, args.json)?;
+            attempts_left -= u64::from(refused.is_none());
+            Ok(match attempts_left {
+                0 => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(()),
+            })
         });
         if readable.await? == Readable::NotAll {
             exit = Exit::Failed;
         }
-        filter.limit = filter.limit.map(|limit| limit.saturating_sub(listed));
     }
     Ok(exit)
+}
+
+fn print_planned(head: &Letterhead, refused: Option<&'static str>, json: bool) -> Result<(), Failure> {
+    if json {
+        let mut json = LetterJson::new(head);
+        json.refused = refused;
+        return print_json(&json);
+    }
+    let mut line = line(head);
+    if let Some(refused) = refused {
+        line.truncate(line.trim_end().len());
+        line.push_str(&format!("  refused: {refused}\n"));
+    }
+    print_bytes(line.as_bytes())
 }
 
 async fn replay(
@@ -187,35 +196,22 @@ async fn replay(
     destinations: &BTreeMap<SinkName, Destination>,
     replayer: &Replayer,
     letters: &Letters,
-    mut filter: Filter,
+    filter: &Filter,
     stop: &CancellationToken,
 ) -> Result<Exit, Failure> {
     let targets = |name: &SinkName| destinations.get(name).cloned();
-    let mut totals = Totals {
-        dlq: letters.name.clone(),
-        ..Totals::default()
-    };
-    let mut failure = None;
-    for store in letters.all() {
-        if totals.stopped.is_some() || failure.is_some() {
-            totals.left += store.stats(&filter).await.map_err(|error| store_failed(&error))?.depth;
-            continue;
-        }
-        let mut progress = None;
-        let mut observe = |step: Step<'_>| observe(&mut progress, step);
-        let result = replayer.run(store, &filter, &targets, &mut observe, stop).await;
-        if let Some(progress) = progress {
-            progress.end();
-        }
-        let selected = match result {
-            Ok(summary) => totals.add(&summary),
-            Err(error) => {
-                failure = Some(Failure::failed("replay").because(&error));
-                totals.add(error.summary())
-            }
-        };
-        filter.limit = filter.limit.map(|limit| limit.saturating_sub(selected));
+    let stores: Vec<_> = letters.all().collect();
+    let mut progress = None;
+    let mut observe = |step: Step<'_>| observe(&mut progress, args.limit.is_some(), step);
+    let result = replayer.run_over(&stores, filter, &targets, &mut observe, stop).await;
+    if let Some(progress) = progress {
+        progress.end();
     }
+    let (summary, failure) = match &result {
+        Ok(summary) => (summary, None),
+        Err(error) => (error.summary(), Some(Failure::failed("replay").because(error))),
+    };
+    let totals = Totals::new(summary, &letters.name);
     if args.json {
         print_json(&totals)?;
     } else {
@@ -228,7 +224,7 @@ async fn replay(
 }
 
 /// Tells what is not as it should be, and moves the bar.
-fn observe(progress: &mut Option<Progress>, step: Step<'_>) {
+fn observe(progress: &mut Option<Progress>, is_limited: bool, step: Step<'_>) {
     if let Step::Selected { entries } = step {
         *progress = Some(Progress::over_entries(entries));
         return;
@@ -236,7 +232,10 @@ fn observe(progress: &mut Option<Progress>, step: Step<'_>) {
     let Some(progress) = progress else { return };
     match step {
         Step::Settled { id, name, fate } => {
-            progress.advance(1, String::new);
+            // With a limit, the bar is over what is sent.
+            if !is_limited || matches!(fate, Fate::Replayed | Fate::Unmarked | Fate::Failed { .. }) {
+                progress.advance(1, String::new);
+            }
             if let Some(trouble) = trouble(fate) {
                 let name = name.map_or_else(|| format!("entry {id}"), |(_, key)| key.to_string());
                 progress.say(format_args!("{name}: {trouble}"));

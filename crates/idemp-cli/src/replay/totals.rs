@@ -7,51 +7,52 @@ use serde::Serialize;
 
 use crate::exit::Exit;
 
-/// Counts of entries. `selected` is the sum of the others, without what was `left` in a store that was not looked at.
-#[derive(Debug, Default, Serialize)]
+/// Counts of entries. `selected` is the sum of the others.
+#[derive(Debug, Serialize)]
 pub(super) struct Totals {
-    pub(super) selected: u64,
-    pub(super) replayed: u64,
+    selected: u64,
+    replayed: u64,
     /// Delivered, but still in the store.
-    pub(super) unmarked: u64,
-    pub(super) failed_retry: u64,
-    pub(super) failed_event: u64,
-    pub(super) failed_configuration: u64,
-    pub(super) refused_not_before: u64,
-    pub(super) refused_receiver_ttl: u64,
-    pub(super) refused_unsendable: u64,
-    pub(super) held: u64,
-    pub(super) gone: u64,
-    pub(super) no_target: u64,
-    pub(super) unreadable: u64,
-    pub(super) left: u64,
+    unmarked: u64,
+    failed_retry: u64,
+    failed_event: u64,
+    failed_configuration: u64,
+    refused_not_before: u64,
+    refused_receiver_ttl: u64,
+    refused_unsendable: u64,
+    held: u64,
+    gone: u64,
+    no_target: u64,
+    unreadable: u64,
+    left: u64,
     /// Why it ended early: `failures` or `interrupted`.
-    pub(super) stopped: Option<&'static str>,
-    pub(super) dlq: String,
+    stopped: Option<&'static str>,
+    dlq: String,
 }
 
 impl Totals {
-    /// Takes in the summary of one store and gives back how many entries it had.
-    pub(super) fn add(&mut self, summary: &ReplaySummary) -> u64 {
-        self.selected += summary.selected;
-        self.replayed += summary.replayed;
-        self.unmarked += summary.unmarked;
-        self.failed_retry += summary.failed_retry;
-        self.failed_event += summary.failed_event;
-        self.failed_configuration += summary.failed_configuration;
-        self.refused_not_before += summary.refused_not_before;
-        self.refused_receiver_ttl += summary.refused_receiver_ttl;
-        self.refused_unsendable += summary.refused_unsendable;
-        self.held += summary.held;
-        self.gone += summary.gone;
-        self.no_target += summary.no_target;
-        self.unreadable += summary.unreadable;
-        self.left += summary.left;
-        self.stopped = summary.stopped.map(|stopped| match stopped {
-            Stopped::Cancelled => INTERRUPTED,
-            _ => "failures",
-        });
-        summary.selected
+    pub(super) fn new(summary: &ReplaySummary, dlq: &str) -> Self {
+        Self {
+            selected: summary.selected,
+            replayed: summary.replayed,
+            unmarked: summary.unmarked,
+            failed_retry: summary.failed_retry,
+            failed_event: summary.failed_event,
+            failed_configuration: summary.failed_configuration,
+            refused_not_before: summary.refused_not_before,
+            refused_receiver_ttl: summary.refused_receiver_ttl,
+            refused_unsendable: summary.refused_unsendable,
+            held: summary.held,
+            gone: summary.gone,
+            no_target: summary.no_target,
+            unreadable: summary.unreadable,
+            left: summary.left,
+            stopped: summary.stopped.map(|stopped| match stopped {
+                Stopped::Cancelled => INTERRUPTED,
+                _ => "failures",
+            }),
+            dlq: dlq.to_owned(),
+        }
     }
 
     pub(super) fn exit(&self) -> Exit {

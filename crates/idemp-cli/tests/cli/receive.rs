@@ -281,3 +281,35 @@ async fn a_line_that_is_finished_after_its_handler_was_cut_stands_there_once() {
         .collect();
     assert_eq!(keys, ["r:tool_end:1"]);
 }
+
+/// As `--store` is: what is wrong at the start is most likely the address.
+#[cfg(all(feature = "redis", feature = "kafka"))]
+#[tokio::test]
+async fn a_broker_that_is_not_there_is_told_at_the_start() {
+    let place = Place::new();
+    // Nobody listens there any more.
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap();
+    drop(free);
+    for (words, place_of) in [
+        (
+            format!("--redis-stream redis://{address}/0?stream=s"),
+            format!("--redis-stream: cannot consume from redis://{address}/0"),
+        ),
+        (
+            format!("--kafka {address} --topic t"),
+            format!("--kafka: cannot consume from kafka://{address}"),
+        ),
+    ] {
+        let refused = place
+            .run(&format!("receive --secret-env SECRET {words}"))
+            .await
+            .exits(2);
+        let complaint = refused.complaint();
+        assert!(
+            complaint.starts_with(&format!("idemp: error: {place_of}: ")),
+            "{complaint}"
+        );
+        assert!(complaint.contains("Connection refused"), "{complaint}");
+    }
+}

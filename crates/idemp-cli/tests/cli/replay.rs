@@ -130,6 +130,35 @@ async fn a_dry_run_prints_the_order_and_sends_nothing() {
 }
 
 #[tokio::test]
+async fn a_limit_counts_what_is_sent_and_a_dry_run_agrees() {
+    let place = Place::new();
+    let early = |step| DeadLetter {
+        not_before: Some(SystemTime::now() + DAY),
+        ..letter(step, "webhook", Duration::ZERO)
+    };
+    let good = |step| letter(step, "webhook", Duration::ZERO);
+    put(&place, "idemp-dlq.db", (1..=6).map(early).chain([good(7), good(8)])).await;
+    put(&place, "idemp-dlq.db.fallback", [early(9), good(10), good(11)]).await;
+    let peer = answering(200).await;
+
+    let planned = replay(&place, &peer, "--dry-run --limit 3").await.exits(0).jsonl();
+    let planned: Vec<_> = planned
+        .iter()
+        .filter(|letter| letter["refused"].is_null())
+        .map(|letter| letter["key"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(planned, ["r:tool_end:7", "r:tool_end:8", "r:tool_end:10"]);
+    assert_eq!(peer.requests().len(), 0);
+
+    let summary = replay(&place, &peer, "--limit 3").await.exits(3).json();
+    assert_eq!(keys(&peer), keys_of([7, 8, 10]));
+    assert_eq!(
+        (&summary["selected"], &summary["refused_not_before"], &summary["left"]),
+        (&json!(10), &json!(7), &json!(0))
+    );
+}
+
+#[tokio::test]
 async fn what_would_be_processed_twice_or_too_early_wants_force() {
     let place = Place::new();
     let mut early = letter(1, "webhook", Duration::ZERO);

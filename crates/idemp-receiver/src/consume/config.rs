@@ -97,6 +97,8 @@ pub enum ConsumerErrorKind {
     Configuration,
     /// The transport's client cannot be made.
     Client,
+    /// The server or broker does not answer, or does not let us in.
+    Unreachable,
 }
 
 impl ConsumerError {
@@ -113,6 +115,15 @@ impl ConsumerError {
         Self {
             kind: ConsumerErrorKind::Client,
             what: "the client cannot be made".into(),
+            source: Some(source.into()),
+        }
+    }
+
+    #[cfg(any(feature = "kafka", feature = "redis-streams"))]
+    pub(super) fn unreachable(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self {
+            kind: ConsumerErrorKind::Unreachable,
+            what: "no good answer".into(),
             source: Some(source.into()),
         }
     }

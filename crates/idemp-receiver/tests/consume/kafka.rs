@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use idemp_receiver::consume::{
-    ConsumeConfig, ConsumerError, KafkaConsumer, KafkaConsumerConfig, Position, Quarantined,
+    ConsumeConfig, ConsumerError, ConsumerErrorKind, KafkaConsumer, KafkaConsumerConfig, Position, Quarantined,
 };
 use idemp_receiver::{Event, HandlerError, MemoryStore, Receiver};
 use idemp_testkit::gate::Gate;
@@ -408,4 +408,27 @@ fn a_stop_ends_though_the_broker_is_away() {
         ended.send(()).unwrap();
     });
     has_ended.recv_timeout(Duration::from_secs(60)).unwrap();
+}
+
+#[tokio::test]
+async fn a_check_tells_whether_a_broker_is_there() {
+    let broker = Broker::start(1);
+    let consumer = |brokers: &str| {
+        let config = KafkaConsumerConfig::new(brokers, "group", TOPIC);
+        let receiver = receiver(MemoryStore::new());
+        KafkaConsumer::new(&receiver, ConsumeConfig::default(), config).unwrap()
+    };
+    consumer(&broker.mock.bootstrap_servers()).check().await.unwrap();
+
+    // Nobody listens there any more.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap().to_string();
+    drop(free);
+    let error = consumer(&address).check().await.unwrap_err();
+    assert_eq!(error.kind(), ConsumerErrorKind::Unreachable);
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert!(
+        cause.contains(&address) && cause.contains("Connection refused"),
+        "{cause}"
+    );
 }

@@ -1,5 +1,6 @@
 //! The consumer of Kafka topics (docs/consumers.md, "Kafka").
 
+mod check;
 mod config;
 mod context;
 mod table;
@@ -75,6 +76,24 @@ impl KafkaConsumer {
             settings: config.checked()?,
             config,
         })
+    }
+
+    /// Asks the brokers who they are, with a client of its own that joins no group, and waits up to 5 s for the answer.
+    ///
+    /// # Errors
+    /// If none answers, or they refuse the login.
+    ///
+    /// # Cancel safety
+    /// Dropping the future stops the waiting. The client ends later.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub async fn check(&self) -> Result<(), ConsumerError> {
+        let settings = self.settings.clone();
+        match spawn_blocking(move || check::brokers(&settings)).await {
+            Ok(checked) => checked,
+            Err(_) => Err(ConsumerError::client("asking the brokers panicked")),
+        }
     }
 
     /// Takes events until `stop` is cancelled. Then it finishes and commits what runs, leaves the rest, and leaves the

@@ -5,8 +5,8 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, IntoConnectionInfo, RedisError, RedisResult, ServerErrorKind,
-    TlsCertificates, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisError, RedisResult,
+    ServerErrorKind, TlsCertificates, Value,
 };
 use tokio::sync::Mutex;
 
@@ -67,6 +67,11 @@ impl Link {
         answer
     }
 
+    /// Host and port, for messages.
+    pub(super) fn server(&self) -> &ConnectionAddr {
+        self.client.get_connection_info().addr()
+    }
+
     /// How many connections there have been.
     pub(super) async fn number(&self) -> u64 {
         self.connected.lock().await.number
@@ -101,6 +106,20 @@ pub(super) fn client(config: &RedisStreamsConsumerConfig) -> RedisResult<Client>
         root_cert: Some(config.root_certificates.clone()),
     };
     Client::build_with_tls(info, certificates)
+}
+
+/// Why something failed: what the operating system or TLS says, or else the code alone. The text of a server's answer
+/// may quote the command, which may be the login.
+pub(super) fn cause(error: &RedisError) -> String {
+    if error.is_io_error() || error.is_timeout() {
+        error.to_string()
+    } else if error.kind() == ErrorKind::AuthenticationFailed {
+        "the login is refused".to_owned()
+    } else if let Some(code) = error.code() {
+        format!("the server answers {code}")
+    } else {
+        format!("{:?}", error.kind())
+    }
 }
 
 /// Nothing good comes over this connection any more: it is gone, the other side is silent, or it leads to a server that

@@ -83,6 +83,24 @@ impl RedisStreamsConsumer {
         })
     }
 
+    /// Asks the server for a sign of life, over a connection of its own and with the login. A server that is there and
+    /// busy, such as with loading its data, will do.
+    ///
+    /// # Errors
+    /// If it cannot be reached, does not answer in time, or refuses the login.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with the time driver.
+    pub async fn check(&self) -> Result<(), ConsumerError> {
+        let (connect_within, answer_within) = (self.config.connect_timeout, self.config.response_timeout);
+        let link = Link::new(self.client.clone(), connect_within, answer_within);
+        match link.ask(&cmd("PING")).await {
+            Ok(_) => Ok(()),
+            Err(error) if matches!(error.code(), Some("LOADING" | "BUSY" | "MASTERDOWN" | "NOPERM")) => Ok(()),
+            Err(error) => Err(ConsumerError::unreachable(link::cause(&error))),
+        }
+    }
+
     /// Takes events until `stop` is cancelled. Then it finishes and acknowledges what runs and leaves the rest pending.
     ///
     /// A server that is away, and comes back, is no reason to end.
@@ -378,7 +396,7 @@ impl Reader {
             .arg(&config.group)
             .arg(&config.consumer);
         if let Err(error) = self.shared.writer.ask(&leave).await {
-            tracing::info!(code = error.code(), kind = ?error.kind(), "the consumer's name stays in the group");
+            tracing::info!(cause = link::cause(&error), "the consumer's name stays in the group");
         }
     }
 
@@ -413,7 +431,8 @@ impl Reader {
         self.shared.flow.meters().error(operation);
         match fault {
             Fault::Server(error) => {
-                tracing::warn!(code = error.code(), kind = ?error.kind(), "reading from the stream failed");
+                let server = self.link.server();
+                tracing::warn!(%server, cause = link::cause(error), "reading from the stream failed");
             }
             Fault::Misshapen => tracing::error!("the server's answer has an unknown shape"),
         }
@@ -436,7 +455,8 @@ async fn acknowledge(shared: Arc<Shared>, id: String) {
         let (mut wait, longest) = BACKOFF;
         while let Err(error) = shared.writer.ask(&acknowledge).await {
             shared.flow.meters().error(Operation::Acknowledge);
-            tracing::warn!(code = error.code(), kind = ?error.kind(), "an acknowledgement failed");
+            let server = shared.writer.server();
+            tracing::warn!(%server, cause = link::cause(&error), "an acknowledgement failed");
             sleep(wait).await;
             wait = (wait * 2).min(longest);
         }
