@@ -84,6 +84,9 @@ impl Replayer {
     /// Replays what the filter means now, in replay order, to the target that `targets` names for each sink; entries
     /// of a sink without one are left alone. `observe` is told what happens.
     ///
+    /// [`Filter::limit`] bounds the selection, whatever becomes of its entries; [`ReplayOptions::limit`] bounds the
+    /// attempts.
+    ///
     /// Entries that somebody else holds are tried again at the end, when their leases have run out: that is how a
     /// second run finds what a killed one had taken. When `cancel` is cancelled, the attempt in flight is finished and
     /// written down, and the rest is left.
@@ -105,7 +108,29 @@ impl Replayer {
         observe: &mut (dyn FnMut(Progress<'_>) + Send),
         cancel: &CancellationToken,
     ) -> Result<ReplaySummary, ReplayError> {
-        pass::Pass::new(&self.options, &*self.clock, store, targets, observe, cancel)
+        self.run_over(&[store], filter, targets, observe, cancel).await
+    }
+
+    /// As [`run`](Self::run), over one store after the other: their selections are one, with one limit on attempts and
+    /// one row of failures. [`Filter::limit`] bounds the selection of each.
+    ///
+    /// # Errors
+    /// As for [`run`](Self::run), whichever store fails.
+    ///
+    /// # Panics
+    /// As for [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    /// As for [`run`](Self::run).
+    pub async fn run_over(
+        &self,
+        stores: &[&dyn DeadLetterStore],
+        filter: &Filter,
+        targets: &(dyn Fn(&SinkName) -> Option<Target> + Send + Sync),
+        observe: &mut (dyn FnMut(Progress<'_>) + Send),
+        cancel: &CancellationToken,
+    ) -> Result<ReplaySummary, ReplayError> {
+        pass::Pass::new(&self.options, &*self.clock, stores, targets, observe, cancel)
             .run(filter)
             .await
     }

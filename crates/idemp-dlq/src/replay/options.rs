@@ -19,6 +19,8 @@ pub struct ReplayOptions {
     /// After so many failures in a row the replay stops: the receiver is not well yet. A rejection of one event neither
     /// counts nor resets. 10 by default; at least 1.
     pub stop_after_failures: u32,
+    /// Attempts at most; entries that are refused, held or gone do not count. None by default.
+    pub limit: Option<u64>,
     /// How long the receiver remembers a key. A letter that may have been delivered longer ago is refused, since the
     /// receiver would process it twice. 24 h by default.
     pub receiver_ttl: Duration,
@@ -34,6 +36,7 @@ impl Default for ReplayOptions {
             lease: Duration::from_secs(30),
             attempt_timeout: Duration::from_secs(5),
             stop_after_failures: 10,
+            limit: None,
             receiver_ttl: Duration::from_secs(24 * 60 * 60),
             force: false,
         }
@@ -60,6 +63,7 @@ pub(super) struct Checked {
     pub(super) lease: Duration,
     pub(super) attempt_timeout: Duration,
     pub(super) stop_after_failures: u32,
+    pub(super) limit: Option<u64>,
     pub(super) receiver_ttl: Duration,
     pub(super) force: bool,
 }
@@ -110,6 +114,7 @@ impl ReplayOptions {
             lease: self.lease,
             attempt_timeout: self.attempt_timeout,
             stop_after_failures: self.stop_after_failures,
+            limit: self.limit,
             receiver_ttl: self.receiver_ttl,
             force: self.force,
         })

@@ -1,6 +1,7 @@
 //! One run over one frozen selection.
 
-use std::time::SystemTime;
+use std::collections::VecDeque;
+use std::time::{Duration, SystemTime};
 
 use idemp_core::{
     Attempt, AttemptRecord, Cause, Detail, Failure, IdempotencyKey, Outcome, Reason, SinkName, Transport, Verdict,
@@ -12,18 +13,38 @@ use super::Target;
 use super::options::{Checked, GRACE};
 use super::report::{Fate, Progress, Refused, ReplayError, ReplaySummary, Stopped};
 use crate::{
-    Claim, DeadLetter, DeadLetterStore, EntryId, Filter, LeaseToken, Listed, ReplayFailure, Settled, StoreError,
-    StoreErrorKind, time,
+    Claim, DeadLetter, DeadLetterStore, EntryId, Filter, LeaseToken, Listed, RecordError, ReplayFailure, Selection,
+    Settled, StoreError, StoreErrorKind, time,
 };
 
-/// How often the end of a lease is waited for: the time of day may be set back meanwhile.
-const TRIES: usize = 3;
+/// How many times what is left of a lease is waited for at most: the time of day may be set back meanwhile.
+const PATIENCE: u32 = 3;
 
 /// An entry of the frozen selection.
 struct Chosen {
+    /// Which of the stores.
+    store: usize,
     id: EntryId,
-    sink: SinkName,
-    key: IdempotencyKey,
+    /// Sink and key, where they can be read.
+    name: Result<(SinkName, IdempotencyKey), RecordError>,
+}
+
+/// An entry that somebody else holds.
+struct Waiting {
+    entry: Chosen,
+    /// Until when, by the time of day.
+    until: SystemTime,
+    /// When that was found, and how long the lease was to last from then on.
+    since: Instant,
+    rest: Duration,
+}
+
+impl Waiting {
+    /// Whether the lease that was found has run out. Who holds the entry then is alive: he has prolonged his lease, or
+    /// taken the entry over.
+    fn is_over(&self, now: SystemTime) -> bool {
+        now >= self.until || self.since.elapsed() >= self.rest.saturating_mul(PATIENCE)
+    }
 }
 
 /// What a visit to an entry came to.
@@ -39,12 +60,22 @@ enum Visit {
 pub(super) struct Pass<'a> {
     options: &'a Checked,
     clock: &'a (dyn Fn() -> SystemTime + Send + Sync),
-    store: &'a dyn DeadLetterStore,
+    stores: &'a [&'a dyn DeadLetterStore],
     targets: &'a (dyn Fn(&SinkName) -> Option<Target> + Send + Sync),
     observe: &'a mut (dyn FnMut(Progress<'_>) + Send),
     cancel: &'a CancellationToken,
     token: LeaseToken,
     summary: ReplaySummary,
+    /// Frozen selections that are not read to their ends, with the places of their stores.
+    selections: VecDeque<(usize, Box<dyn Selection>)>,
+    /// Entries whose turn comes.
+    ahead: VecDeque<Chosen>,
+    /// Whether there is one whose turn is.
+    at_hand: bool,
+    /// Entries that somebody else holds.
+    held: VecDeque<Waiting>,
+    /// Attempts that may still be made.
+    attempts_left: u64,
     failures_in_a_row: u32,
     /// When the next attempt may begin.
     next_slot: Instant,
@@ -54,7 +85,7 @@ impl<'a> Pass<'a> {
     pub(super) fn new(
         options: &'a Checked,
         clock: &'a (dyn Fn() -> SystemTime + Send + Sync),
-        store: &'a dyn DeadLetterStore,
+        stores: &'a [&'a dyn DeadLetterStore],
         targets: &'a (dyn Fn(&SinkName) -> Option<Target> + Send + Sync),
         observe: &'a mut (dyn FnMut(Progress<'_>) + Send),
         cancel: &'a CancellationToken,
@@ -62,12 +93,17 @@ impl<'a> Pass<'a> {
         Self {
             options,
             clock,
-            store,
+            stores,
             targets,
             observe,
             cancel,
             token: LeaseToken::random(),
             summary: ReplaySummary::default(),
+            selections: VecDeque::new(),
+            ahead: VecDeque::new(),
+            at_hand: false,
+            held: VecDeque::new(),
+            attempts_left: options.limit.unwrap_or(u64::MAX),
             failures_in_a_row: 0,
             next_slot: Instant::now(),
         }
@@ -75,8 +111,11 @@ impl<'a> Pass<'a> {
 
     pub(super) async fn run(mut self, filter: &Filter) -> Result<ReplaySummary, ReplayError> {
         let ended = self.visit_all(filter).await;
-        let settled: u64 = self.settled();
-        self.summary.left = self.summary.selected - settled;
+        self.summary.left = match &ended {
+            Ok(None) => 0,
+            Ok(Some(_)) | Err(_) => self.attempts_left.min(self.unsettled()),
+        };
+        self.summary.selected = self.summary.settled() + self.summary.left;
         match ended {
             Ok(stopped) => {
                 self.summary.stopped = stopped;
@@ -89,97 +128,120 @@ impl<'a> Pass<'a> {
         }
     }
 
-    fn settled(&self) -> u64 {
-        let ReplaySummary {
-            replayed,
-            unmarked,
-            held,
-            gone,
-            no_target,
-            unreadable,
-            ..
-        } = self.summary;
-        replayed + unmarked + held + gone + no_target + unreadable + self.summary.failed() + self.summary.refused()
+    /// Entries that are known and not done with.
+    fn unsettled(&self) -> u64 {
+        (self.ahead.len() + usize::from(self.at_hand) + self.held.len()) as u64
     }
 
     async fn visit_all(&mut self, filter: &Filter) -> Result<Option<Stopped>, StoreError> {
-        let chosen = self.freeze(filter).await?;
-        let mut held = Vec::new();
-        for entry in chosen {
-            if self.is_failing() {
+        // What becomes a dead letter later is not of this run.
+        for (place, store) in self.stores.iter().enumerate() {
+            self.selections.push_back((place, store.select(filter).await?));
+        }
+        self.look_ahead().await?;
+        let entries = self.attempts_left.min(self.unsettled());
+        (self.observe)(Progress::Selected { entries });
+        while self.attempts_left > 0 {
+            self.look_ahead().await?;
+            if self.is_failing() && self.unsettled() > 0 {
                 return Ok(Some(Stopped::Failures));
             }
+            let Some(entry) = self.ahead.pop_front() else { break };
+            self.at_hand = true;
             match self.visit(&entry).await? {
                 Visit::Done => {}
-                Visit::Held { until } => held.push((until, entry)),
+                Visit::Held { until } => self.put_off(entry, until),
                 Visit::Cancelled => return Ok(Some(Stopped::Cancelled)),
             }
         }
-        held.sort_by_key(|(until, _)| *until);
-        if let Some((until, _)) = held.first() {
-            (self.observe)(Progress::Waiting {
-                entries: held.len() as u64,
-                until: *until,
-            });
-        }
-        for (until, entry) in held {
-            if self.is_failing() {
-                return Ok(Some(Stopped::Failures));
+        self.wait_for_others().await
+    }
+
+    fn put_off(&mut self, entry: Chosen, until: SystemTime) {
+        self.at_hand = false;
+        self.held.push_back(Waiting {
+            entry,
+            until,
+            since: Instant::now(),
+            rest: until.duration_since((self.clock)()).unwrap_or_default(),
+        });
+    }
+
+    /// Comes back to entries that somebody else holds, until they are gone or their leases have run out. If one is held
+    /// even then, somebody has prolonged the lease or taken the entry over, so somebody is alive and works on it.
+    async fn wait_for_others(&mut self) -> Result<Option<Stopped>, StoreError> {
+        self.held.make_contiguous().sort_by_key(|waiting| waiting.until);
+        let mut is_told = false;
+        loop {
+            for _ in 0..self.held.len() {
+                if self.attempts_left == 0 {
+                    return Ok(None);
+                }
+                if self.is_failing() {
+                    return Ok(Some(Stopped::Failures));
+                }
+                let Some(waiting) = self.held.pop_front() else { break };
+                self.at_hand = true;
+                match self.visit(&waiting.entry).await? {
+                    Visit::Done => {}
+                    Visit::Cancelled => return Ok(Some(Stopped::Cancelled)),
+                    Visit::Held { .. } if waiting.is_over((self.clock)()) => {
+                        self.done(&waiting.entry, Fate::Held);
+                    }
+                    Visit::Held { .. } => {
+                        self.at_hand = false;
+                        self.held.push_back(waiting);
+                    }
+                }
             }
-            if let Visit::Cancelled = self.wait_out(&entry, until).await? {
+            let Some(first) = self.held.front() else {
+                return Ok(None);
+            };
+            if !is_told {
+                is_told = true;
+                (self.observe)(Progress::Waiting {
+                    entries: self.held.len() as u64,
+                    until: first.until,
+                });
+            }
+            let rest = first.until.duration_since((self.clock)()).unwrap_or_default();
+            if self.cancel.run_until_cancelled(sleep(rest)).await.is_none() {
                 return Ok(Some(Stopped::Cancelled));
             }
         }
-        Ok(None)
     }
 
-    /// Names the entries once: what becomes a dead letter later is not of this run. Bodies are read when their turn
-    /// comes.
-    async fn freeze(&mut self, filter: &Filter) -> Result<Vec<Chosen>, StoreError> {
-        let mut chosen = Vec::new();
-        let mut unreadable = Vec::new();
-        let mut selection = self.store.select(filter).await?;
-        while let Some(page) = selection.next_page().await? {
-            for Listed { id, letterhead } in page {
-                match letterhead {
-                    Ok(head) => chosen.push(Chosen {
-                        id,
-                        sink: head.sink,
-                        key: head.key,
-                    }),
-                    Err(error) => unreadable.push((id, error)),
-                }
-            }
+    /// Reads names of entries until there are enough for the attempts that are left: all of them, where there is no
+    /// limit. Bodies are read when their turn comes.
+    async fn look_ahead(&mut self) -> Result<(), StoreError> {
+        while self.unsettled() < self.attempts_left {
+            let Some((store, selection)) = self.selections.front_mut() else {
+                return Ok(());
+            };
+            let store = *store;
+            let Some(page) = selection.next_page().await? else {
+                self.selections.pop_front();
+                continue;
+            };
+            self.ahead
+                .extend(page.into_iter().map(|Listed { id, letterhead }| Chosen {
+                    store,
+                    id,
+                    name: letterhead.map(|head| (head.sink, head.key)),
+                }));
         }
-        let entries = (chosen.len() + unreadable.len()) as u64;
-        self.summary.selected = entries;
-        (self.observe)(Progress::Selected { entries });
-        for (id, error) in unreadable {
-            self.settle(&id, None, &Fate::Unreadable(Some(error)));
-        }
-        Ok(chosen)
-    }
-
-    /// Waits until an entry's lease has run out, and visits it. If it is held even then, somebody has prolonged the
-    /// lease or taken the entry over, so somebody is alive and works on it.
-    async fn wait_out(&mut self, entry: &Chosen, until: SystemTime) -> Result<Visit, StoreError> {
-        for _ in 0..TRIES {
-            let rest = until.duration_since((self.clock)()).unwrap_or_default();
-            if self.cancel.run_until_cancelled(sleep(rest)).await.is_none() {
-                return Ok(Visit::Cancelled);
-            }
-            match self.visit(entry).await? {
-                Visit::Held { .. } => {}
-                end => return Ok(end),
-            }
-        }
-        Ok(self.done(entry, Fate::Held))
+        Ok(())
     }
 
     async fn visit(&mut self, entry: &Chosen) -> Result<Visit, StoreError> {
-        let Some(target) = (self.targets)(&entry.sink) else {
+        let sink = match &entry.name {
+            Ok((sink, _)) => sink,
+            Err(error) => return Ok(self.done(entry, Fate::Unreadable(Some(*error)))),
+        };
+        let Some(target) = (self.targets)(sink) else {
             return Ok(self.done(entry, Fate::NoTarget));
         };
+        let store = self.stores[entry.store];
         if self
             .cancel
             .run_until_cancelled(sleep_until(self.next_slot))
@@ -189,7 +251,7 @@ impl<'a> Pass<'a> {
             return Ok(Visit::Cancelled);
         }
         let now = (self.clock)();
-        let letter = match self.store.claim(&entry.id, &self.token, self.options.lease, now).await {
+        let letter = match store.claim(&entry.id, &self.token, self.options.lease, now).await {
             Ok(Claim::Claimed(letter)) => letter,
             Ok(Claim::Held { until }) => return Ok(Visit::Held { until }),
             Ok(Claim::Gone) => return Ok(self.done(entry, Fate::Gone)),
@@ -199,14 +261,14 @@ impl<'a> Pass<'a> {
             Err(error) => return Err(error),
         };
         if self.cancel.is_cancelled() {
-            self.store.release(&entry.id, &self.token).await?;
+            store.release(&entry.id, &self.token).await?;
             return Ok(Visit::Cancelled);
         }
         if let Some(refused) = self.refuse(&letter, &target, now) {
-            self.store.release(&entry.id, &self.token).await?;
+            store.release(&entry.id, &self.token).await?;
             return Ok(self.done(entry, Fate::Refused(refused)));
         }
-        let (fate, written) = self.attempt(&entry.id, &letter, &target).await;
+        let (fate, written) = self.attempt(store, &entry.id, &letter, &target).await;
         self.done(entry, fate);
         written.map(|()| Visit::Done)
     }
@@ -221,7 +283,14 @@ impl<'a> Pass<'a> {
     }
 
     /// Sends a letter once, writes down what came of it, and says whether that could be written.
-    async fn attempt(&mut self, id: &EntryId, letter: &DeadLetter, target: &Target) -> (Fate, Result<(), StoreError>) {
+    async fn attempt(
+        &mut self,
+        store: &dyn DeadLetterStore,
+        id: &EntryId,
+        letter: &DeadLetter,
+        target: &Target,
+    ) -> (Fate, Result<(), StoreError>) {
+        self.attempts_left -= 1;
         let (started, begun) = ((self.clock)(), Instant::now());
         self.next_slot = begun + self.options.interval;
         let deadline = begun + self.options.attempt_timeout;
@@ -239,7 +308,7 @@ impl<'a> Pass<'a> {
         let verdict = target.policy.classify(&outcome);
         if verdict == Verdict::Delivered {
             self.failures_in_a_row = 0;
-            return match self.store.mark_replayed(id, &self.token, now).await {
+            return match store.mark_replayed(id, &self.token, now).await {
                 Ok(Settled::Done) => (Fate::Replayed, Ok(())),
                 Ok(Settled::Lost) => (Fate::Unmarked, Ok(())),
                 Err(error) => (Fate::Unmarked, Err(error)),
@@ -284,7 +353,7 @@ impl<'a> Pass<'a> {
             verdict,
             cause: failure.attempt.cause,
         };
-        let written = self.store.record_failure(id, &self.token, failure).await;
+        let written = store.record_failure(id, &self.token, failure).await;
         (fate, written.map(|_| ()))
     }
 
@@ -293,13 +362,14 @@ impl<'a> Pass<'a> {
     }
 
     fn done(&mut self, entry: &Chosen, fate: Fate) -> Visit {
-        self.settle(&entry.id, Some((&entry.sink, &entry.key)), &fate);
+        self.at_hand = false;
+        self.summary.count(&fate);
+        (self.observe)(Progress::Settled {
+            id: &entry.id,
+            name: entry.name.as_ref().ok().map(|(sink, key)| (sink, key)),
+            fate: &fate,
+        });
         Visit::Done
-    }
-
-    fn settle(&mut self, id: &EntryId, name: Option<(&SinkName, &IdempotencyKey)>, fate: &Fate) {
-        self.summary.count(fate);
-        (self.observe)(Progress::Settled { id, name, fate });
     }
 }
 

@@ -56,7 +56,7 @@ pub enum Refused {
 pub enum Progress<'a> {
     /// The selection is frozen.
     Selected {
-        /// Number of entries.
+        /// Number of entries, or of attempts where there is a limit that is lower.
         entries: u64,
     },
     /// One entry is done with.
@@ -88,10 +88,12 @@ pub enum Stopped {
 }
 
 /// What a replay did. `selected` is the sum of all the other numbers.
+///
+/// Where a limit on attempts ended it, what lies behind that in the selection is in none of the numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReplaySummary {
-    /// Entries of the selection.
+    /// Entries of the selection, up to the limit if there is one.
     pub selected: u64,
     /// Delivered and out of the dead letters.
     pub replayed: u64,
@@ -134,6 +136,28 @@ impl ReplaySummary {
     #[must_use]
     pub const fn refused(&self) -> u64 {
         self.refused_not_before + self.refused_receiver_ttl + self.refused_unsendable
+    }
+
+    /// Entries that are done with.
+    pub(super) fn settled(&self) -> u64 {
+        let Self {
+            selected: _,
+            replayed,
+            unmarked,
+            failed_retry: _,
+            failed_event: _,
+            failed_configuration: _,
+            refused_not_before: _,
+            refused_receiver_ttl: _,
+            refused_unsendable: _,
+            held,
+            gone,
+            no_target,
+            unreadable,
+            left: _,
+            stopped: _,
+        } = *self;
+        replayed + unmarked + self.failed() + self.refused() + held + gone + no_target + unreadable
     }
 
     pub(super) fn count(&mut self, fate: &Fate) {

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use idemp_core::{
-    Attempt, Cause, Class, ErrorClass, Failure, Message, Outcome, Reason, Refusal, RetryAfter, Sink, SinkName, StatusPolicy,
-    Transport,
+    Attempt, Cause, Class, ErrorClass, Failure, Message, Outcome, Reason, Refusal, RetryAfter, Sink, SinkName,
+    StatusPolicy, Transport,
 };
 use idemp_dlq::{
     Claim, DeadLetter, DeadLetterStore, EntryId, Fate, Filter, LeaseToken, Loaded, MemoryStore, Progress, Put, Refused,
@@ -416,6 +416,73 @@ async fn rejections_of_single_events_neither_count_nor_reset() {
             (6, 16, 14, Some(Stopped::Failures))
         );
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_counts_attempts_and_not_what_is_refused_or_held() {
+    let clock = Clock::start();
+    let early = |step: u64| DeadLetter {
+        not_before: Some(at(1_000)),
+        ..letter(&format!("r1:tool_end:{step}"))
+    };
+    let first = filled((1..=6).map(early).chain(letters(9).split_off(6))).await;
+    let seventh = ids(&first).await[6].clone();
+    let token = LeaseToken::random();
+    let claimed = first.claim(&seventh, &token, Duration::from_secs(30), clock.now());
+    assert!(matches!(claimed.await, Ok(Claim::Claimed(_))));
+    let second = filled(letters(20).split_off(9)).await;
+    let peer = Arc::new(Peer::new(clock, [busy(), DELIVERED, busy()], DELIVERED));
+    let options = ReplayOptions {
+        limit: Some(4),
+        ..ReplayOptions::default()
+    };
+    let summary = replayer(clock, options)
+        .run_over(
+            &[&first, &second],
+            &Filter::default(),
+            &targets(&peer),
+            &mut |_| (),
+            &CancellationToken::new(),
+        )
+        .await
+        .unwrap();
+    let sent: Vec<_> = (8..=11).map(|step| format!("r1:tool_end:{step}")).collect();
+    assert_eq!(peer.keys(), sent, "over both stores");
+    assert_eq!(
+        (summary.replayed, summary.failed_retry, summary.refused_not_before),
+        (2, 2, 6)
+    );
+    assert_eq!(
+        (summary.selected, summary.left, summary.stopped),
+        (10, 0, None),
+        "what lies behind the limit is not of this run, and nothing is waited for"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_limited_replay_leaves_when_it_stops_is_counted_up_to_the_limit() {
+    let clock = Clock::start();
+    let options = |limit| ReplayOptions {
+        limit: Some(limit),
+        ..ReplayOptions::default()
+    };
+    for (limit, left) in [(10, 0), (15, 5), (1_000, 20)] {
+        let store = filled(letters(30)).await;
+        let peer = Arc::new(Peer::new(clock, [], busy()));
+        let replayer = replayer(clock, options(limit));
+        let (summary, _) = replay(&replayer, &store, &peer, &CancellationToken::new()).await;
+        let stopped = (left > 0).then_some(Stopped::Failures);
+        assert_eq!(
+            (summary.failed(), summary.left, summary.stopped),
+            (10, left, stopped),
+            "{limit}"
+        );
+        assert_eq!(summary.selected, 10 + left);
+    }
+    let store = filled(letters(3)).await;
+    let peer = Arc::new(Peer::new(clock, [], DELIVERED));
+    let (summary, _) = replay(&replayer(clock, options(0)), &store, &peer, &CancellationToken::new()).await;
+    assert_eq!((summary.selected, peer.keys().len()), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]
