@@ -20,6 +20,9 @@ use crate::{
 /// How many times what is left of a lease is waited for at most: the time of day may be set back meanwhile.
 const PATIENCE: u32 = 3;
 
+/// How often it is looked whether an entry that somebody else holds is gone or free before its lease ends.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
 /// An entry of the frozen selection.
 struct Chosen {
     /// Which of the stores.
@@ -205,7 +208,12 @@ impl<'a> Pass<'a> {
                 });
             }
             let rest = first.until.duration_since((self.clock)()).unwrap_or_default();
-            if self.cancel.run_until_cancelled(sleep(rest)).await.is_none() {
+            if self
+                .cancel
+                .run_until_cancelled(sleep(rest.min(LOOK_AGAIN)))
+                .await
+                .is_none()
+            {
                 return Ok(Some(Stopped::Cancelled));
             }
         }

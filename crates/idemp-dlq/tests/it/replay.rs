@@ -557,6 +557,34 @@ async fn what_a_living_operator_keeps_is_held() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_living_operator_finishes_is_not_waited_for() {
+    let clock = Clock::start();
+    let store = filled(letters(3)).await;
+    let (token, lease) = (LeaseToken::random(), Duration::from_secs(30));
+    let (first, second) = (ids(&store).await[0].clone(), ids(&store).await[1].clone());
+    for id in [&first, &second] {
+        let claimed = store.claim(id, &token, lease, clock.now()).await;
+        assert!(matches!(claimed, Ok(Claim::Claimed(_))));
+    }
+    let peer = Arc::new(Peer::new(clock, [], DELIVERED));
+    let other = async {
+        sleep(Duration::from_secs(4)).await;
+        let marked = store.mark_replayed(&first, &token, clock.now()).await;
+        assert_eq!(marked.unwrap(), Settled::Done);
+        sleep(Duration::from_secs(4)).await;
+        assert_eq!(store.release(&second, &token).await.unwrap(), Settled::Done);
+    };
+    let ((summary, fates), ()) = tokio::join!(replay_by_default(clock, &store, &peer), other);
+    assert_eq!(fates, [Fate::Replayed, Fate::Gone, Fate::Replayed]);
+    assert_eq!((summary.selected, summary.replayed, summary.gone), (3, 2, 1));
+    assert!(
+        clock.0.elapsed() <= Duration::from_secs(10),
+        "their leases last for 30 s: {:?}",
+        clock.0.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_clock_that_stands_still_does_not_hang_it() {
     let clock = Clock::start();
     let store = filled(letters(1)).await;
