@@ -132,10 +132,10 @@ impl ConsumerArgs {
         };
         let consumer = KafkaConsumer::new(receiver, self.how()?, config)
             .map_err(|error| Failure::usage("configuration").because(&error))?;
+        let quarantine = Quarantine::open(&self.quarantine)?;
         let checked = consumer.check().await;
         checked.map_err(|error| unreachable(&address, &error))?;
         let (handler, stop) = (handler.clone(), stop.clone());
-        let quarantine = Quarantine::new(self.quarantine.clone());
         Ok(Box::pin(async move {
             let ended = consumer.run(handler, quarantine.into_fn(), &stop).await;
             ended.map_err(|error| Failure::failed("the Kafka consumer ended").because(&error))
@@ -181,10 +181,10 @@ impl ConsumerArgs {
         address.options.finish()?;
         let consumer = RedisStreamsConsumer::new(receiver, self.how()?, config)
             .map_err(|error| Failure::usage("configuration").because(&error))?;
+        let quarantine = Quarantine::open(&self.quarantine)?;
         let checked = consumer.check().await;
         checked.map_err(|error| unreachable(&place, &error))?;
         let (handler, stop) = (handler.clone(), stop.clone());
-        let quarantine = Quarantine::new(self.quarantine.clone());
         Ok(Box::pin(async move {
             let ended = consumer.run(handler, quarantine.into_fn(), &stop).await;
             ended.map_err(|error| Failure::failed("the Redis Streams consumer ended").because(&error))

@@ -1,9 +1,9 @@
 //! `--quarantine FILE`: messages of a consumer that cannot be taken, one JSON line each, with all their bytes.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
@@ -12,10 +12,10 @@ use idemp_receiver::consume::{QuarantineError, Quarantined};
 use serde_json::{Value, json};
 
 use super::out::ends_in_mid_line;
-use crate::exit::complain;
+use crate::exit::Failure;
 use crate::times::rfc3339;
 
-/// A file that is made when the first message comes, for its owner alone.
+/// A file for its owner alone. It is opened anew for each message, so that it may be moved away.
 #[derive(Clone)]
 pub(super) struct Quarantine(Arc<Path>);
 
@@ -23,8 +23,15 @@ pub(super) struct Quarantine(Arc<Path>);
 static APPENDING: Mutex<()> = Mutex::new(());
 
 impl Quarantine {
-    pub(super) fn new(path: PathBuf) -> Self {
-        Self(path.into())
+    /// Makes the file if it is not there.
+    ///
+    /// # Errors
+    /// If it cannot be written to.
+    pub(super) fn open(path: &Path) -> Result<Self, Failure> {
+        open(path).map_err(|error| {
+            Failure::usage(format_args!("--quarantine: cannot write to {}", path.display())).because(&error)
+        })?;
+        Ok(Self(path.into()))
     }
 
     /// The same as a consumer wants it.
@@ -39,25 +46,27 @@ impl Quarantine {
     pub(super) async fn take(&self, message: Quarantined) -> Result<(), QuarantineError> {
         let mut line = line(&message).to_string();
         line.push('\n');
-        let (position, reason) = (message.position.to_string(), message.reason.code());
         let path = Arc::clone(&self.0);
         let written = tokio::task::spawn_blocking(move || {
             let _alone = APPENDING.lock().unwrap_or_else(PoisonError::into_inner);
-            append(&path, &line).map(|()| path.display().to_string())
+            append(&path, &line)
         });
-        let file = written.await.map_err(io::Error::other)??;
-        complain(format_args!("warning: {position} goes to {file}: {reason}"));
-        Ok(())
+        let named = |error| format!("cannot write to {}: {error}", self.0.display());
+        Ok(written.await.map_err(io::Error::other)?.map_err(named)?)
     }
 }
 
-fn append(path: &Path, line: &str) -> io::Result<()> {
-    let mut file = OpenOptions::new()
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
         .read(true)
         .append(true)
         .create(true)
         .mode(0o600)
-        .open(path)?;
+        .open(path)
+}
+
+fn append(path: &Path, line: &str) -> io::Result<()> {
+    let mut file = open(path)?;
     // What a full disk or a crash has cut short ends here, or both would be no JSON.
     let end = if ends_in_mid_line(&mut file)? { "\n" } else { "" };
     file.write_all([end, line].concat().as_bytes())?;

@@ -313,3 +313,14 @@ async fn a_broker_that_is_not_there_is_told_at_the_start() {
         assert!(complaint.contains("Connection refused"), "{complaint}");
     }
 }
+
+#[cfg(feature = "kafka")]
+#[tokio::test]
+async fn a_quarantine_that_cannot_be_written_to_is_told_at_the_start() {
+    let place = Place::new();
+    place.write("no-folder", "");
+    let words = "receive --secret-env SECRET --kafka 127.0.0.1:1 --topic t --quarantine no-folder/q.jsonl";
+    let refused = place.run(words).await.exits(2);
+    let expected = "idemp: error: --kafka: --quarantine: cannot write to no-folder/q.jsonl: ";
+    assert!(refused.complaint().starts_with(expected), "{refused:?}");
+}
