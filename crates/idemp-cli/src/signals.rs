@@ -7,13 +7,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::exit::{Exit, Failure, complain};
 
-/// A token that is cancelled by the first signal. Must be called within a runtime.
+/// A token that is cancelled by the first signal, of which standard error is told that we are `stopping`, in that word.
+/// Must be called within a runtime.
 ///
 /// The second signal ends the process with exit code 1: then not everything is accounted for.
 ///
 /// # Errors
 /// If the operating system does not let us watch for signals.
-pub(crate) fn watch() -> Result<CancellationToken, Failure> {
+pub(crate) fn watch(stopping: &'static str) -> Result<CancellationToken, Failure> {
     let cannot = |error: io::Error| Failure::failed("cannot watch for signals").because(&error);
     let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
@@ -27,7 +28,7 @@ pub(crate) fn watch() -> Result<CancellationToken, Failure> {
             }
         };
         next().await;
-        complain("interrupted: ending in order; once more ends at once");
+        complain(format_args!("{stopping}: ending in order; once more ends at once"));
         ask.cancel();
         next().await;
         complain("interrupted again: ending at once, what is under way is not accounted for");

@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
         .tempdir()
         .map_err(|error| Failure::failed("cannot make a temporary folder").because(&error))?;
     runtime()?.block_on(async {
-        let stop = signals::watch()?;
+        let stop = signals::watch("interrupted")?;
         let teller = Teller::new(args.json);
         let report = Demo::set_up(args.seed, events, folder.path(), stop, teller)?
             .run()

@@ -90,10 +90,11 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
         None => Out::stdout()?,
     };
     runtime()?.block_on(async {
-        let stop = signals::watch()?;
+        let stop = signals::watch("stopping")?;
         let store = args.store.open().await?;
         let receiver =
             Receiver::new(store, &secrets, config).map_err(|error| Failure::usage("configuration").because(&error))?;
+        let reader_gone = out.reader_gone().clone();
         let handler = handler(out);
         let consumers = args.consumers.consumers(&receiver, &handler, &stop).await?;
         let mut work: Vec<Consumer> = Vec::new();
@@ -114,6 +115,13 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
             say("consuming");
         }
         work.extend(consumers);
+        tokio::spawn({
+            let (stop, reader_gone) = (stop.clone(), reader_gone.clone());
+            async move {
+                reader_gone.cancelled().await;
+                stop.cancel();
+            }
+        });
         // Whoever ends, all end.
         let work = work.into_iter().map(|work| async {
             let ended = work.await;
@@ -124,6 +132,11 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
         // Handlers run in tasks of their own, and some of their clients may have hung up.
         receiver.close().await;
         ended.into_iter().collect::<Result<(), Failure>>()?;
+        if reader_gone.is_cancelled() {
+            return Err(Failure::failed(
+                "nobody reads standard output any more: what could not be written there is not taken",
+            ));
+        }
         Ok(Exit::Done)
     })
 }
@@ -148,7 +161,10 @@ fn handler(out: Out) -> impl Handler {
         let out = out.clone();
         Box::pin(async move {
             out.write(&event).await.map_err(|error| {
-                tracing::error!(key = event.key(), %error, "an event could not be written");
+                // Of a reader that is gone it is told once, at the end.
+                if !out.reader_gone().is_cancelled() {
+                    tracing::error!(key = event.key(), %error, "an event could not be written");
+                }
                 HandlerError::Failed
             })
         })

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -12,6 +13,7 @@ use idemp_receiver::Event;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use crate::exit::{Failure, complain};
 
@@ -26,6 +28,7 @@ const UNHEARD: usize = 1_024;
 pub(super) struct Out {
     lines: mpsc::Sender<Job>,
     unheard: Unheard,
+    reader_gone: CancellationToken,
 }
 
 struct Job {
@@ -35,7 +38,7 @@ struct Job {
 }
 
 impl Out {
-    /// Appends to a file, which is created if it is not there. A last line that a crash cut short is ended, so that the
+    /// Appends to a file, which is made for its owner alone if it is not there. A last line that a crash cut short is ended, so that the
     /// next one begins on its own.
     ///
     /// # Errors
@@ -47,6 +50,8 @@ impl Out {
             .read(true)
             .append(true)
             .create(true)
+            // It is full of payloads.
+            .mode(0o600)
             .open(path)
             .map_err(cannot)?;
         if ends_in_mid_line(&mut file).map_err(cannot)? {
@@ -73,20 +78,30 @@ impl Out {
 
     fn start(file: File, can_cut: bool) -> Result<Self, Failure> {
         let (lines, jobs) = mpsc::channel(QUEUE);
-        let unheard = Unheard::default();
+        let (unheard, reader_gone) = (Unheard::default(), CancellationToken::new());
         let writer = Writer {
             file,
             can_cut,
             torn: false,
             unheard: unheard.clone(),
+            reader_gone: reader_gone.clone(),
         };
         match thread::Builder::new()
             .name("idemp-out".to_owned())
             .spawn(move || writer.run(jobs))
         {
-            Ok(_detached) => Ok(Self { lines, unheard }),
+            Ok(_detached) => Ok(Self {
+                lines,
+                unheard,
+                reader_gone,
+            }),
             Err(error) => Err(Failure::failed("cannot start to write").because(&error)),
         }
+    }
+
+    /// Cancelled once it is known that nobody reads the pipe to which we write, and nobody will.
+    pub(super) const fn reader_gone(&self) -> &CancellationToken {
+        &self.reader_gone
     }
 
     /// Writes an event and returns when the operating system has it.
@@ -199,6 +214,7 @@ struct Writer {
     /// Whether a part of a line was written and could not be cut off.
     torn: bool,
     unheard: Unheard,
+    reader_gone: CancellationToken,
 }
 
 impl Writer {
@@ -228,6 +244,9 @@ impl Writer {
             None
         };
         let result = self.file.write_all(&line);
+        if matches!(&result, Err(error) if error.kind() == io::ErrorKind::BrokenPipe) {
+            self.reader_gone.cancel();
+        }
         self.torn = match (&result, before) {
             (Ok(()), _) => false,
             (Err(_), Some(before)) => self.torn || self.file.set_len(before).is_err(),

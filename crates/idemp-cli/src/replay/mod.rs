@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
         let targets = args.target.open(config.as_ref()).await?;
         let replayer = replayer(args, &targets)?;
         let letters = args.dlq.open_existing(config.as_ref()).await?;
-        let stop = signals::watch()?;
+        let stop = signals::watch("interrupted")?;
         let result = with_letters(args, targets, &replayer, &letters, &stop).await;
         letters.close().await;
         result

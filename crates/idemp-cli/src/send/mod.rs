@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
         .map_err(|error| Failure::usage("--schedule-scale").because(&error))?;
     let config = args.config.load()?;
     runtime()?.block_on(async {
-        let stop = signals::watch()?;
+        let stop = signals::watch("interrupted")?;
         let targets = args.target.open(config.as_ref()).await?;
         let input = args.input.open()?;
         let letters = args.dlq.open_to_send(config.as_ref()).await?;

@@ -2,15 +2,17 @@
 
 use std::io::Read;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
+use tokio::time::timeout;
 
-use crate::support::{Place, Running, line};
+use crate::support::{LIMIT, Place, Running, line};
 
 async fn get(url: &str, path: &str) -> String {
     let address = url.strip_prefix("http://").unwrap();
@@ -235,7 +237,7 @@ async fn sigterm_lets_handlers_finish() {
         let send = Running::start(place.idemp(&send));
         let mut pipe = first_byte(place.path("pipe")).await;
         receiver.terminate();
-        receiver.stderr_line("idemp: interrupted").await;
+        receiver.stderr_line("idemp: stopping").await;
         let rest = tokio::task::spawn_blocking(move || {
             let mut rest = String::new();
             pipe.read_to_string(&mut rest).unwrap();
@@ -323,4 +325,44 @@ async fn a_quarantine_that_cannot_be_written_to_is_told_at_the_start() {
     let refused = place.run(words).await.exits(2);
     let expected = "idemp: error: --kafka: --quarantine: cannot write to no-folder/q.jsonl: ";
     assert!(refused.complaint().starts_with(expected), "{refused:?}");
+}
+
+/// As with `| head -1`: answers of 500 for ever would help nobody.
+#[tokio::test]
+async fn it_ends_when_nobody_reads_its_output_any_more() {
+    let place = Place::new();
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut receiver = place
+        .idemp("receive --listen 127.0.0.1:0 --secret-env SECRET")
+        .stdout(writer)
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stderr = BufReader::new(receiver.stderr.take().unwrap());
+    let mut listening = String::new();
+    stderr.read_line(&mut listening).await.unwrap();
+    let url = listening.trim_end().strip_prefix("listening on ").unwrap();
+    drop(reader);
+    place.write("in.jsonl", line("r", 1, "1"));
+    let words = format!("send in.jsonl --to {url}/webhooks/langchain --secret-env SECRET --schedule-scale 0.01");
+    place.run(&words).await.exits(3);
+    let status = timeout(LIMIT, receiver.wait()).await.unwrap().unwrap();
+    assert_eq!(status.code(), Some(1));
+    let mut told = String::new();
+    stderr.read_to_string(&mut told).await.unwrap();
+    assert_eq!(
+        told.lines().last().unwrap(),
+        "idemp: error: nobody reads standard output any more: what could not be written there is not taken"
+    );
+    assert_eq!(told.matches("written").count(), 1, "{told}");
+}
+
+#[tokio::test]
+async fn a_new_file_of_events_is_for_its_owner_alone() {
+    let place = Place::new();
+    let (receiver, _) = place.receive("--out out.jsonl").await;
+    let mode = place.path("out.jsonl").metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    receiver.terminate();
+    receiver.finish().await.exits(0);
 }
