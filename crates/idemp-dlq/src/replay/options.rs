@@ -16,8 +16,8 @@ pub struct ReplayOptions {
     pub lease: Duration,
     /// Time for one attempt: connecting, sending, reading the answer. 5 s by default; above 0, at most 1 h.
     pub attempt_timeout: Duration,
-    /// After so many failures in a row the replay stops: the receiver is not well yet. A rejection of one event neither
-    /// counts nor resets. 10 by default; at least 1.
+    /// After so many failures in a row at one sink, its letters are left alone: the receiver is not well yet. A rejection
+    /// of one event neither counts nor resets. 10 by default; at least 1.
     pub stop_after_failures: u32,
     /// Attempts at most; entries that are refused, held or gone do not count. None by default.
     pub limit: Option<u64>,

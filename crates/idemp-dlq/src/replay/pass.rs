@@ -1,6 +1,6 @@
 //! One run over one frozen selection.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, SystemTime};
 
 use idemp_core::{
@@ -77,9 +77,12 @@ pub(super) struct Pass<'a> {
     at_hand: bool,
     /// Entries that somebody else holds.
     held: VecDeque<Waiting>,
+    /// Entries that are left alone because too many of their sinks' failed in a row.
+    given_up: u64,
     /// Attempts that may still be made.
     attempts_left: u64,
-    failures_in_a_row: u32,
+    /// By sink: one receiver that is not well does not keep letters from the others.
+    failures_in_a_row: BTreeMap<SinkName, u32>,
     /// When the next attempt may begin.
     next_slot: Instant,
 }
@@ -106,17 +109,23 @@ impl<'a> Pass<'a> {
             ahead: VecDeque::new(),
             at_hand: false,
             held: VecDeque::new(),
+            given_up: 0,
             attempts_left: options.limit.unwrap_or(u64::MAX),
-            failures_in_a_row: 0,
+            failures_in_a_row: BTreeMap::new(),
             next_slot: Instant::now(),
         }
     }
 
     pub(super) async fn run(mut self, filter: &Filter) -> Result<ReplaySummary, ReplayError> {
-        let ended = self.visit_all(filter).await;
+        let mut ended = self.visit_all(filter).await;
+        if self.given_up > 0 && ended.as_ref().is_ok_and(Option::is_none) {
+            ended = Ok(Some(Stopped::Failures));
+            self.ahead.clear();
+            self.held.clear();
+        }
         self.summary.left = match &ended {
             Ok(None) => 0,
-            Ok(Some(_)) | Err(_) => self.attempts_left.min(self.unsettled()),
+            Ok(Some(_)) | Err(_) => self.attempts_left.min(self.given_up + self.unsettled()),
         };
         self.summary.selected = self.summary.settled() + self.summary.left;
         match ended {
@@ -146,11 +155,14 @@ impl<'a> Pass<'a> {
         (self.observe)(Progress::Selected { entries });
         while self.attempts_left > 0 {
             self.look_ahead().await?;
-            if self.is_failing() && self.unsettled() > 0 {
-                return Ok(Some(Stopped::Failures));
-            }
             let Some(entry) = self.ahead.pop_front() else { break };
             self.at_hand = true;
+            if self.is_given_up(&entry) {
+                if filter.sink.is_some() {
+                    return Ok(Some(Stopped::Failures));
+                }
+                continue;
+            }
             match self.visit(&entry).await? {
                 Visit::Done => {}
                 Visit::Held { until } => self.put_off(entry, until),
@@ -180,11 +192,11 @@ impl<'a> Pass<'a> {
                 if self.attempts_left == 0 {
                     return Ok(None);
                 }
-                if self.is_failing() {
-                    return Ok(Some(Stopped::Failures));
-                }
                 let Some(waiting) = self.held.pop_front() else { break };
                 self.at_hand = true;
+                if self.is_given_up(&waiting.entry) {
+                    continue;
+                }
                 match self.visit(&waiting.entry).await? {
                     Visit::Done => {}
                     Visit::Cancelled => return Ok(Some(Stopped::Cancelled)),
@@ -315,7 +327,7 @@ impl<'a> Pass<'a> {
 
         let verdict = target.policy.classify(&outcome);
         if verdict == Verdict::Delivered {
-            self.failures_in_a_row = 0;
+            self.failures_in_a_row.remove(&letter.sink);
             return match store.mark_replayed(id, &self.token, now).await {
                 Ok(Settled::Done) => (Fate::Replayed, Ok(())),
                 Ok(Settled::Lost) => (Fate::Unmarked, Ok(())),
@@ -323,7 +335,7 @@ impl<'a> Pass<'a> {
             };
         }
         if is_about_the_receiver(verdict) {
-            self.failures_in_a_row += 1;
+            *self.failures_in_a_row.entry(letter.sink.clone()).or_default() += 1;
         }
         let mut record = AttemptRecord {
             number,
@@ -365,8 +377,18 @@ impl<'a> Pass<'a> {
         (fate, written.map(|_| ()))
     }
 
-    fn is_failing(&self) -> bool {
-        self.failures_in_a_row >= self.options.stop_after_failures
+    /// Whether too many letters of the entry's sink failed in a row. It is left alone then.
+    fn is_given_up(&mut self, entry: &Chosen) -> bool {
+        let failures = match &entry.name {
+            Ok((sink, _)) => self.failures_in_a_row.get(sink).copied().unwrap_or_default(),
+            Err(_) => 0,
+        };
+        let is_given_up = failures >= self.options.stop_after_failures;
+        if is_given_up {
+            self.at_hand = false;
+            self.given_up += 1;
+        }
+        is_given_up
     }
 
     fn done(&mut self, entry: &Chosen, fate: Fate) -> Visit {

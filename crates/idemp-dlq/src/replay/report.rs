@@ -81,7 +81,7 @@ pub enum Progress<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stopped {
-    /// Too many failures in a row.
+    /// Too many failures in a row at a sink. Its other letters are left; those of other sinks are not.
     Failures,
     /// It was cancelled.
     Cancelled,

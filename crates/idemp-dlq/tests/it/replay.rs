@@ -419,6 +419,44 @@ async fn rejections_of_single_events_neither_count_nor_reset() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_receiver_that_is_down_does_not_keep_letters_from_the_others() {
+    let clock = Clock::start();
+    let letters = letters(40).into_iter().enumerate().map(|(index, letter)| DeadLetter {
+        // The dead one's are the oldest, and come in between.
+        sink: sink(if index < 15 || index % 2 == 0 {
+            "down"
+        } else {
+            "webhook"
+        }),
+        ..letter
+    });
+    let store = filled(letters).await;
+    let (down, up) = (
+        Arc::new(Peer::new(clock, [], busy())),
+        Arc::new(Peer::new(clock, [], DELIVERED)),
+    );
+    let targets = |name: &SinkName| {
+        let peer = if name.as_str() == "down" { &down } else { &up };
+        Some(Target {
+            sink: Arc::clone(peer) as Arc<dyn Sink>,
+            policy: StatusPolicy::default(),
+        })
+    };
+    let replayer = replayer(clock, ReplayOptions::default());
+    let cancel = CancellationToken::new();
+    let summary = replayer
+        .run(&store, &Filter::default(), &targets, &mut |_| (), &cancel)
+        .await
+        .unwrap();
+    assert_eq!((down.keys().len(), up.keys().len()), (10, 13));
+    assert_eq!(
+        (summary.selected, summary.replayed, summary.failed(), summary.left),
+        (40, 13, 10, 17)
+    );
+    assert_eq!(summary.stopped, Some(Stopped::Failures));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_limit_counts_attempts_and_not_what_is_refused_or_held() {
     let clock = Clock::start();
     let early = |step: u64| DeadLetter {
