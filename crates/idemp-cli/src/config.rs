@@ -21,10 +21,6 @@ pub(crate) struct ConfigArg {
 }
 
 impl ConfigArg {
-    pub(crate) const fn is_given(&self) -> bool {
-        self.config.is_some()
-    }
-
     /// Reads the file, if there is one.
     ///
     /// # Errors

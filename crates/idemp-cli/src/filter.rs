@@ -5,7 +5,8 @@ use std::time::SystemTime;
 use idemp_core::{EventType, Reason, RunId, SinkName};
 use idemp_dlq::Filter;
 
-use crate::times::Moment;
+use crate::exit::Failure;
+use crate::times::{Moment, rfc3339};
 
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Filters")]
@@ -37,27 +38,32 @@ pub(crate) struct FilterArgs {
 
 impl FilterArgs {
     /// The filter, with times ago counted from now.
-    pub(crate) fn resolve(&self) -> Filter {
+    ///
+    /// # Errors
+    /// If no time lies between `--since` and `--until`.
+    pub(crate) fn resolve(&self) -> Result<Filter, Failure> {
         let now = SystemTime::now();
-        Filter {
+        let (since, until) = (
+            self.since.map(|moment| moment.resolve(now)),
+            self.until.map(|moment| moment.resolve(now)),
+        );
+        if let (Some(since), Some(until)) = (since, until)
+            && since >= until
+        {
+            let (since, until) = (rfc3339(since), rfc3339(until));
+            return Err(Failure::usage(format_args!(
+                "--since {since} is not before --until {until}: nothing lies between them"
+            )));
+        }
+        Ok(Filter {
             sink: self.sink.clone(),
             event_type: self.event.clone(),
             reason: self.reason,
             run_id: self.run.clone(),
-            since: self.since.map(|moment| moment.resolve(now)),
-            until: self.until.map(|moment| moment.resolve(now)),
+            since,
+            until,
             ..Filter::default()
-        }
-    }
-
-    /// Whether nothing is set.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.resolve() == Filter::default()
-    }
-
-    /// Whether one sink is named.
-    pub(crate) fn names_sink(&self) -> bool {
-        self.sink.is_some()
+        })
     }
 }
 

@@ -97,7 +97,7 @@ fn with_letters(common: &Common, work: impl AsyncFnOnce(&Letters) -> Result<Exit
 }
 
 async fn list(args: &ListArgs, letters: &Letters) -> Result<Exit, Failure> {
-    let filter = args.common.filter.resolve();
+    let filter = args.common.filter.resolve()?;
     let json = args.common.json;
     if !json {
         print_bytes(heading().as_bytes())?;
@@ -162,7 +162,7 @@ pub(crate) fn store_failed(error: &StoreError) -> Failure {
 async fn show(args: &ShowArgs, letters: &Letters) -> Result<Exit, Failure> {
     let filter = Filter {
         key: Some(args.key.clone()),
-        ..args.common.filter.resolve()
+        ..args.common.filter.resolve()?
     };
     let mut found = 0_u64;
     for store in letters.all() {

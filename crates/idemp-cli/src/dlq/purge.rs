@@ -1,5 +1,6 @@
 //! `idemp dlq purge`: deletes dead letters, on clear words only.
 
+use idemp_dlq::Filter;
 use serde::Serialize;
 
 use super::{Common, store_failed};
@@ -27,8 +28,8 @@ struct Purged {
 }
 
 pub(super) async fn run(args: &Args, letters: &Letters) -> Result<Exit, Failure> {
-    let filter = args.common.filter.resolve();
-    match (args.all, args.common.filter.is_empty()) {
+    let filter = args.common.filter.resolve()?;
+    match (args.all, filter == Filter::default()) {
         (false, true) => return Err(Failure::usage("purge wants a filter, or --all")),
         (true, false) => return Err(Failure::usage("purge takes a filter or --all, not both")),
         _ => {}

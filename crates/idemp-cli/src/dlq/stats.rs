@@ -30,7 +30,7 @@ struct Counts {
 }
 
 pub(super) async fn run(args: &Args, letters: &Letters) -> Result<Exit, Failure> {
-    let filter = args.common.filter.resolve();
+    let filter = args.common.filter.resolve()?;
     let (mut counts, mut oldest) = (Counts::default(), None);
     for store in letters.all() {
         let stats = store.stats(&filter).await.map_err(|error| store_failed(&error))?;

@@ -10,7 +10,7 @@ use idemp_core::SinkName;
 use idemp_dlq::{Fate, Filter, Letterhead, Progress as Step, Refused, ReplayOptions, Replayer, Target as Destination};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::ConfigArg;
+use crate::config::{Config, ConfigArg};
 use crate::dlq::{LetterJson, Readable, each_letterhead, heading, line, store_failed};
 use crate::exit::{Exit, Failure};
 use crate::filter::FilterArgs;
@@ -26,6 +26,9 @@ use totals::Totals;
 const LEASE_MARGIN: Duration = Duration::from_secs(2);
 
 #[derive(Debug, clap::Args)]
+// A dry run sends nothing, so it needs no target.
+#[command(mut_arg("to", |to| to.required_unless_present_any(["config", "dry_run"])))]
+#[command(mut_arg("secret_env", |secret| secret.required_unless_present_any(["secret_file", "config", "dry_run"])))]
 pub(crate) struct Args {
     #[command(flatten)]
     config: ConfigArg,
@@ -36,7 +39,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     dlq: DlqArg,
 
-    /// Print what would be replayed, in its order, and send nothing
+    /// Print what would be replayed, in its order, and send nothing; needs neither --to nor a secret
     #[arg(long)]
     dry_run: bool,
 
@@ -72,11 +75,14 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
     let config = args.config.load()?;
     runtime()?.block_on(async {
-        let targets = args.target.open(config.as_ref()).await?;
+        let targets = match args.dry_run {
+            true => Vec::new(),
+            false => args.target.open(config.as_ref()).await?,
+        };
         let replayer = replayer(args, &targets)?;
         let letters = args.dlq.open_existing(config.as_ref()).await?;
         let stop = signals::watch("interrupted")?;
-        let result = with_letters(args, targets, &replayer, &letters, &stop).await;
+        let result = with_letters(args, config.as_ref(), targets, &replayer, &letters, &stop).await;
         letters.close().await;
         result
     })
@@ -84,8 +90,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
 
 fn replayer(args: &Args, targets: &[Target]) -> Result<Replayer, Failure> {
     let slowest = targets.iter().map(|target| target.attempt_timeout).max();
-    let attempt_timeout = slowest.unwrap_or_default();
     let defaults = ReplayOptions::default();
+    let attempt_timeout = slowest.unwrap_or(defaults.attempt_timeout);
     let replayer = Replayer::new(ReplayOptions {
         rate_per_second: args.rate,
         lease: args
@@ -102,52 +108,76 @@ fn replayer(args: &Args, targets: &[Target]) -> Result<Replayer, Failure> {
 
 async fn with_letters(
     args: &Args,
+    config: Option<&Config>,
     targets: Vec<Target>,
     replayer: &Replayer,
     letters: &Letters,
     stop: &CancellationToken,
 ) -> Result<Exit, Failure> {
-    let filter = args.filter.resolve();
-    let sinks = sinks(letters, &filter).await?;
+    let mut filter = args.filter.resolve()?;
     // What was sent with `--to` before may lie under any name; what `idemp.toml` names goes where it says.
-    let is_by_name = args.config.is_given();
-    if !is_by_name && sinks.len() > 1 && !args.filter.names_sink() {
+    let named = config.map(|config| config.sinks.keys().map(|name| name.0.clone()).collect());
+    let sink = match named.is_none() && args.target.is_given() {
+        true => one_sink(letters, &mut filter).await?,
+        false => None,
+    };
+    if args.dry_run {
+        return dry_run(args, named.as_ref(), replayer, letters, &filter).await;
+    }
+    let destination = |target: &Target| Destination {
+        sink: target.sink.clone(),
+        policy: target.policy.clone(),
+    };
+    let by_name: BTreeMap<SinkName, Destination> = targets
+        .iter()
+        .map(|target| (target.name.clone(), destination(target)))
+        .collect();
+    // `--to` is one place, whatever name the letters have.
+    let to = targets.first().map(destination);
+    let destinations = |name: &SinkName| match &named {
+        Some(_) => by_name.get(name).cloned(),
+        None => to.clone().filter(|_| sink.as_ref() == Some(name)),
+    };
+    replay(args, &destinations, replayer, letters, &filter, stop).await
+}
+
+/// The sink of all that is meant, if anything is.
+///
+/// # Errors
+/// If there are several, or a store fails.
+async fn one_sink(letters: &Letters, filter: &mut Filter) -> Result<Option<SinkName>, Failure> {
+    if filter.sink.is_some() {
+        return Ok(filter.sink.clone());
+    }
+    let (mut sinks, mut depth, mut known) = (BTreeSet::new(), 0, 0);
+    for store in letters.all() {
+        let stats = store.stats(filter).await.map_err(|error| store_failed(&error))?;
+        depth += stats.depth;
+        known += stats.by_sink.values().sum::<u64>();
+        sinks.extend(stats.by_sink.into_keys());
+    }
+    if sinks.len() > 1 {
         let names: Vec<_> = sinks.iter().map(SinkName::as_str).collect();
         let names = names.join(", ");
         return Err(Failure::usage(format_args!(
             "the selection is over several sinks ({names}): add --sink"
         )));
     }
-    if args.dry_run {
-        return dry_run(args, replayer, letters, filter).await;
+    let sink = sinks.pop_first();
+    // An entry that cannot be read may not tell its sink, and is to be named all the same.
+    if known == depth {
+        filter.sink.clone_from(&sink);
     }
-    let destination = |target: &Target| Destination {
-        sink: target.sink.clone(),
-        policy: target.policy.clone(),
-    };
-    let destinations: BTreeMap<SinkName, Destination> = if is_by_name {
-        let named = targets.iter().map(|target| (target.name.clone(), destination(target)));
-        named.collect()
-    } else {
-        // `--to` is one place, whatever names the letters have.
-        let to = targets.first().map(destination);
-        let each = sinks.into_iter().filter_map(|name| Some((name, to.clone()?)));
-        each.collect()
-    };
-    replay(args, &destinations, replayer, letters, &filter, stop).await
+    Ok(sink)
 }
 
-/// The sinks of the selection.
-async fn sinks(letters: &Letters, filter: &Filter) -> Result<BTreeSet<SinkName>, Failure> {
-    let mut sinks = BTreeSet::new();
-    for store in letters.all() {
-        let stats = store.stats(filter).await.map_err(|error| store_failed(&error))?;
-        sinks.extend(stats.by_sink.into_keys());
-    }
-    Ok(sinks)
-}
-
-async fn dry_run(args: &Args, replayer: &Replayer, letters: &Letters, filter: Filter) -> Result<Exit, Failure> {
+async fn dry_run(
+    args: &Args,
+    named: Option<&BTreeSet<SinkName>>,
+    replayer: &Replayer,
+    letters: &Letters,
+    filter: &Filter,
+) -> Result<Exit, Failure> {
     let mut exit = Exit::Done;
     let mut attempts_left = args.limit.unwrap_or(u64::MAX);
     if !args.json {
@@ -157,12 +187,14 @@ async fn dry_run(args: &Args, replayer: &Replayer, letters: &Letters, filter: Fi
         if attempts_left == 0 {
             break;
         }
-        let readable = each_letterhead(store, &filter, |head| {
-            let refused = replayer.refusal(head).map(|refused| match refused {
-                Refused::NotBefore(_) => "not_before",
-                Refused::ReceiverForgot { .. } => "receiver_ttl",
-                _ => "refused",
-            });
+        let readable = each_letterhead(store, filter, |head| {
+            let refused = match replayer.refusal(head) {
+                _ if named.is_some_and(|named| !named.contains(&head.sink)) => Some("no_target"),
+                None => None,
+                Some(Refused::NotBefore(_)) => Some("not_before"),
+                Some(Refused::ReceiverForgot { .. }) => Some("receiver_ttl"),
+                Some(_) => Some("refused"),
+            };
             print_planned(head, refused, args.json)?;
             attempts_left -= u64::from(refused.is_none());
             Ok(match attempts_left {
@@ -193,17 +225,18 @@ fn print_planned(head: &Letterhead, refused: Option<&'static str>, json: bool) -
 
 async fn replay(
     args: &Args,
-    destinations: &BTreeMap<SinkName, Destination>,
+    destinations: &(dyn Fn(&SinkName) -> Option<Destination> + Send + Sync),
     replayer: &Replayer,
     letters: &Letters,
     filter: &Filter,
     stop: &CancellationToken,
 ) -> Result<Exit, Failure> {
-    let targets = |name: &SinkName| destinations.get(name).cloned();
     let stores: Vec<_> = letters.all().collect();
     let mut progress = None;
     let mut observe = |step: Step<'_>| observe(&mut progress, args.limit.is_some(), step);
-    let result = replayer.run_over(&stores, filter, &targets, &mut observe, stop).await;
+    let result = replayer
+        .run_over(&stores, filter, destinations, &mut observe, stop)
+        .await;
     if let Some(progress) = progress {
         progress.end();
     }

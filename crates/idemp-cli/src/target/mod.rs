@@ -68,6 +68,11 @@ struct Spec<'s> {
 }
 
 impl TargetArgs {
+    /// Whether `--to` is there.
+    pub(crate) const fn is_given(&self) -> bool {
+        self.to.is_some()
+    }
+
     /// Sets up the sinks: that of `--to`, or those of the configuration. Nothing is sent yet.
     ///
     /// # Errors

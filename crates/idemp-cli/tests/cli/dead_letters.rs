@@ -156,6 +156,31 @@ async fn purge_wants_clear_words() {
 }
 
 #[tokio::test]
+async fn a_time_that_is_empty_is_refused() {
+    let place = filled().await;
+    for words in [
+        "dlq list",
+        "dlq stats --fail-above 0",
+        "dlq purge --yes",
+        "replay --dry-run",
+    ] {
+        let refused = place
+            .run(&format!("{words} --dlq sqlite:d.db --since 1h --until 2h"))
+            .await
+            .exits(2);
+        let complaint = refused.complaint();
+        assert!(
+            complaint.contains("--since") && complaint.contains("--until"),
+            "{complaint}"
+        );
+        place
+            .run(&format!("{words} --dlq sqlite:d.db --since 2h --until 1h"))
+            .await
+            .exits(0);
+    }
+}
+
+#[tokio::test]
 async fn a_store_that_is_not_there_is_not_made() {
     let place = Place::new();
     for words in ["list", "stats", "show a:b:1", "purge --all --yes"] {

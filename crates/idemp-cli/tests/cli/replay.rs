@@ -127,6 +127,18 @@ async fn a_dry_run_prints_the_order_and_sends_nothing() {
     );
     assert_eq!(peer.requests().len(), 0);
     assert_eq!(place.run("dlq stats --json").await.exits(0).json()["depth"], 3);
+
+    // It needs neither target nor secret. What has no target in a configuration is told.
+    assert_eq!(place.run("replay --dry-run --json").await.exits(0).jsonl().len(), 3);
+    let config = "[sinks.audit]\nto = \"http://127.0.0.1:1/\"\nsecret_env = \"UNSET\"\n";
+    place.write("idemp.toml", config);
+    let listed = place.run("replay --dry-run --json --config idemp.toml").await.exits(0);
+    for letter in listed.jsonl() {
+        assert_eq!(letter["refused"], "no_target");
+    }
+    let sent = place.run("replay").await.exits(2);
+    assert!(sent.complaint().contains("--to <URL>"), "{sent:?}");
+    place.run("replay --config idemp.toml").await.exits(2);
 }
 
 #[tokio::test]
