@@ -80,6 +80,8 @@ pub(crate) struct SinkTable {
     pub(crate) ca: Option<PathBuf>,
     pub(crate) proxy: Option<String>,
 }
+    /// The environment variable that holds the proxy's URL, which may have them.
+    pub(crate) proxy_env: Option<String>,
 
 impl SinkTable {
     pub(crate) fn is_webhook(&self) -> bool {

@@ -25,7 +25,8 @@ pub(super) struct WebhookArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     ca: Option<PathBuf>,
 
-    /// The proxy to go over, or none (default: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY decide)
+    /// The proxy to go over, without user name and password, or none (default: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and
+    /// NO_PROXY decide)
     #[arg(long, value_name = "URL|none", conflicts_with = "config")]
     proxy: Option<String>,
 }
@@ -40,18 +41,26 @@ pub(super) struct Webhook {
 
 impl Webhook {
     /// # Errors
-    /// If a header has no colon. The error does not show it.
+    /// If a header has no colon, or the proxy a password. The error does not show it.
     pub(super) fn from_args(args: &WebhookArgs) -> Result<Self, Failure> {
         Ok(Self {
             standard_webhooks: args.standard_webhooks,
             headers: args.headers.iter().map(|line| header(line)).collect::<Result<_, _>>()?,
             ca: args.ca.clone(),
-            proxy: args.proxy.clone(),
+            proxy: match &args.proxy {
+                Some(url) if has_login(url) => {
+                    return Err(Failure::usage(
+                        "--proxy: a user name or password in it is seen by all: give the URL in HTTPS_PROXY or \
+                         HTTP_PROXY",
+                    ));
+                }
+                proxy => proxy.clone(),
+            },
         })
     }
 
     /// # Errors
-    /// If the value of a header is not to be had.
+    /// If the value of a header or the proxy is not to be had, or the proxy has a password in the open.
     pub(super) fn from_table(table: &SinkTable) -> Result<Self, Failure> {
         let plain = table
             .headers
@@ -65,7 +74,17 @@ impl Webhook {
             standard_webhooks: table.standard_webhooks,
             headers: plain.chain(secret).collect::<Result<_, Failure>>()?,
             ca: table.ca.clone(),
-            proxy: table.proxy.clone(),
+            proxy: match (&table.proxy, &table.proxy_env) {
+                (Some(_), Some(_)) => return Err(Failure::usage("proxy and proxy_env: give one of them")),
+                (Some(url), None) if has_login(url) => {
+                    return Err(Failure::usage(
+                        "proxy: a user name or password in it would lie open: give proxy_env, with the name of the \
+                         variable that holds the URL",
+                    ));
+                }
+                (proxy, None) => proxy.clone(),
+                (None, Some(variable)) => Some(text_from_env("proxy_env", variable)?.to_string()),
+            },
         })
     }
 
@@ -115,6 +134,13 @@ pub(super) fn open(spec: Spec<'_>) -> Result<Arc<dyn Sink>, Failure> {
 #[cfg(not(feature = "webhook"))]
 pub(super) fn open(_spec: Spec<'_>) -> Result<Arc<dyn Sink>, Failure> {
     Err(Failure::not_built("a webhook", "webhook"))
+}
+
+/// Whether a URL has a user name or password (RFC 3986, section 3.2.1), or something that could be one.
+fn has_login(url: &str) -> bool {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    authority.contains('@')
 }
 
 /// Splits `Name: value`.

@@ -3,7 +3,7 @@
 use idemp_testkit::peer::{Answer, Peer};
 use serde_json::json;
 
-use crate::support::{Place, keys, lines};
+use crate::support::{Place, Running, keys, lines};
 
 /// Two webhooks, one of which takes another event type and counts 409 as delivered.
 fn configure(place: &Place, first: &Peer, second: &Peer, more: &str) {
@@ -214,6 +214,14 @@ async fn a_wrong_configuration_is_refused_at_the_start() {
             "sink a: events: the list is empty",
         ),
         (
+            &format!("{sink}secret_env = \"SECRET\"\nproxy = \"http://me:hunter2@h\"\n"),
+            "sink a: proxy: a user name or password in it would lie open: give proxy_env",
+        ),
+        (
+            &format!("{sink}secret_env = \"SECRET\"\nproxy_env = \"UNSET\"\n"),
+            "sink a: no secret: variable UNSET",
+        ),
+        (
             &format!("{sink}secret_env = \"SECRET\"\nconcurrency = 0\n"),
             "sink a: concurrency: it must be at least 1",
         ),
@@ -263,4 +271,21 @@ async fn a_wrong_configuration_is_refused_at_the_start() {
         .await
         .exits(2);
     assert!(both.stderr.contains("--to"), "{both:?}");
+}
+
+#[tokio::test]
+async fn a_proxy_with_a_password_comes_from_a_variable() {
+    let place = Place::new();
+    let proxy = Peer::start(|_| Answer::status(200)).await;
+    place.write(
+        "idemp.toml",
+        "[sinks.a]\nto = \"http://receiver.invalid/hook\"\nsecret_env = \"SECRET\"\nproxy_env = \"PROXY\"\n",
+    );
+    place.write("in.jsonl", lines(1));
+    let mut send = place.idemp("send in.jsonl --config idemp.toml");
+    send.env("PROXY", proxy.url("/").replace("http://", "http://me:word@"));
+    Running::start(send).finish().await.exits(0);
+    let requests = proxy.requests();
+    // RFC 7617: `me:word` in base64.
+    assert_eq!(requests[0].header("Proxy-Authorization"), "Basic bWU6d29yZA==");
 }

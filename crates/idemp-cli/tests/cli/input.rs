@@ -144,16 +144,24 @@ async fn what_cannot_work_is_refused_at_the_start() {
             format!("in.jsonl {good} --header Idempotency-Key:hunter2"),
             "cannot send to --to",
         ),
+        (format!("in.jsonl {good} --proxy socks5://h"), "cannot send to --to"),
         (
-            format!("in.jsonl {good} --proxy socks5://me:hunter2@h"),
-            "cannot send to --to",
+            format!("in.jsonl {good} --proxy http://me:hunter2@h"),
+            "--proxy: a user name or password in it is seen by all",
+        ),
+        (
+            format!("in.jsonl {good} --proxy me:hunter2@h:1"),
+            "--proxy: a user name or password in it is seen by all",
         ),
         (format!("in.jsonl {good} --ca not-pem"), "cannot send to --to"),
         (
             format!("in.jsonl {good} --timeout 0s"),
             "--timeout: an attempt has no time",
         ),
-        (format!("in.jsonl {good} --concurrency 0"), "configuration"),
+        (
+            format!("in.jsonl {good} --concurrency 0"),
+            "invalid value '0' for '--concurrency <N>': not a whole number from 1",
+        ),
     ] {
         let refused = place.run(&format!("send {words}")).await.exits(2);
         let last = refused.stderr.lines().last().unwrap();
