@@ -78,10 +78,11 @@ pub(crate) struct SinkTable {
     #[serde(default)]
     pub(crate) headers_env: BTreeMap<String, String>,
     pub(crate) ca: Option<PathBuf>,
+    /// Without user name and password.
     pub(crate) proxy: Option<String>,
-}
     /// The environment variable that holds the proxy's URL, which may have them.
     pub(crate) proxy_env: Option<String>,
+}
 
 impl SinkTable {
     pub(crate) fn is_webhook(&self) -> bool {
