@@ -208,9 +208,7 @@ impl fmt::Display for StoreError {
             StoreErrorKind::Unavailable => "the claim store is not available",
             StoreErrorKind::TimedOut => "the claim store did not answer in time",
             StoreErrorKind::Full => "the claim store is full",
-            StoreErrorKind::NotSetUp => {
-                "the claim store has no tables of this version: run its migrations, or name a place of its own"
-            }
+            StoreErrorKind::NotSetUp => "the claim store has no tables of this version",
             StoreErrorKind::Foreign => "the claim store holds under the key what this version did not write",
             StoreErrorKind::Refused => "the claim store did not commit what the handler had done",
         })

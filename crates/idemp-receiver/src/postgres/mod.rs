@@ -3,6 +3,8 @@
 mod claims;
 mod inbox;
 
+use std::error::Error;
+use std::fmt;
 use std::time::Duration;
 
 use sqlx::PgPool;
@@ -91,7 +93,26 @@ impl From<sqlx::Error> for StoreError {
             (_, Some("42P01" | "42703" | "42804" | "42883" | "42P10")) => StoreErrorKind::NotSetUp,
             _ => StoreErrorKind::Unavailable,
         };
-        Self::with_source(kind, error)
+        match kind {
+            StoreErrorKind::NotSetUp => Self::with_source(kind, Unmigrated(error)),
+            _ => Self::with_source(kind, error),
+        }
+    }
+}
+
+/// What is to be done about tables that are not there, or not ours.
+#[derive(Debug)]
+struct Unmigrated(sqlx::Error);
+
+impl fmt::Display for Unmigrated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("run its migrations, or name a place of its own")
+    }
+}
+
+impl Error for Unmigrated {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&self.0)
     }
 }
 

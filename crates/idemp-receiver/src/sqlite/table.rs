@@ -53,8 +53,8 @@ impl Table {
         let started = Instant::now();
         loop {
             match Connection::open_with_flags(&path, flags).and_then(set_up) {
-                Ok(Some(connection)) => return Ok(Self { connection }),
-                Ok(None) => return Err(StoreError::new(StoreErrorKind::NotSetUp)),
+                Ok(Opened::Ours(connection)) => return Ok(Self { connection }),
+                Ok(Opened::Other(why)) => return Err(StoreError::with_source(StoreErrorKind::NotSetUp, why)),
                 // Where waiting could be a deadlock, as when the mode is switched to WAL, SQLite does not wait by itself.
                 Err(error) if is_busy(&error) && started.elapsed() < BUSY => sleep(Duration::from_millis(5)),
                 Err(error) => return Err(StoreError::with_source(kind_of(&error), error)),
@@ -147,8 +147,13 @@ fn located(path: &Path) -> std::io::Result<PathBuf> {
     std::path::absolute(path)
 }
 
-/// `None` if the file holds something else.
-fn set_up(mut connection: Connection) -> rusqlite::Result<Option<Connection>> {
+enum Opened {
+    Ours(Connection),
+    /// What the file is instead.
+    Other(&'static str),
+}
+
+fn set_up(mut connection: Connection) -> rusqlite::Result<Opened> {
     connection.busy_timeout(BUSY)?;
     let number = |connection: &Connection, pragma| connection.query_row(pragma, [], |row| row.get::<_, i32>(0));
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -162,14 +167,19 @@ fn set_up(mut connection: Connection) -> rusqlite::Result<Option<Connection>> {
             transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
             transaction.pragma_update(None, "user_version", VERSION)?;
         }
-        _ => return Ok(None),
+        (APPLICATION_ID, later) if later > VERSION => return Ok(Opened::Other("the file is of a later version")),
+        _ => {
+            return Ok(Opened::Other(
+                "the file holds something else: name one for claims alone",
+            ));
+        }
     }
     transaction.commit()?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "full")?;
     // What one large transaction has left behind is cut off again.
     connection.pragma_update(None, "journal_size_limit", 64 * 1024 * 1024)?;
-    Ok(Some(connection))
+    Ok(Opened::Ours(connection))
 }
 
 fn record(row: &Row<'_>) -> rusqlite::Result<Record> {

@@ -10,7 +10,7 @@ use idemp_core::Ttl;
 use idemp_receiver::conformance::{Subject, check};
 use idemp_receiver::{
     Claim, ClaimKey, ClaimStore, Claimant, Completed, MemoryStore, ReceiverConfig, Scope, SqliteInbox, SqliteStore,
-    StoreErrorKind,
+    StoreError, StoreErrorKind,
 };
 
 use crate::support::{BODY, KEY, Runs, Signed, receiver};
@@ -246,8 +246,10 @@ async fn the_files_are_for_their_owner_only() {
 }
 
 #[track_caller]
-fn refused(path: PathBuf, kind: StoreErrorKind) {
-    assert_eq!(SqliteStore::open(path).unwrap_err().kind(), kind);
+fn refused(path: PathBuf, kind: StoreErrorKind) -> StoreError {
+    let error = SqliteStore::open(path).unwrap_err();
+    assert_eq!(error.kind(), kind);
+    error
 }
 
 #[test]
@@ -267,13 +269,22 @@ fn refuses_what_is_not_its_own() {
     let other = folder.path().join("other.db");
     let file = rusqlite::Connection::open(&other).unwrap();
     file.execute_batch("CREATE TABLE invoices (id INTEGER)").unwrap();
-    refused(other, StoreErrorKind::NotSetUp);
+    let error = refused(other, StoreErrorKind::NotSetUp);
+    assert_eq!(
+        reason(&error),
+        "the file holds something else: name one for claims alone"
+    );
 
     let newer = folder.path().join("newer.db");
     SqliteStore::open(&newer).unwrap();
     let file = rusqlite::Connection::open(&newer).unwrap();
     file.pragma_update(None, "user_version", 2).unwrap();
-    refused(newer, StoreErrorKind::NotSetUp);
+    let error = refused(newer, StoreErrorKind::NotSetUp);
+    assert_eq!(reason(&error), "the file is of a later version");
+}
+
+fn reason(error: &StoreError) -> String {
+    std::error::Error::source(error).unwrap().to_string()
 }
 
 /// A receiver over the file: 200 events from 20 tasks, each event twice.
