@@ -5,6 +5,8 @@ use std::fmt::Display;
 use std::io::Write;
 use std::process::ExitCode;
 
+use crate::io::print_bytes;
+
 /// How a command ended. Scripts rely on the numbers (docs/cli.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
@@ -111,17 +113,61 @@ pub(crate) fn usage_or_help(error: &clap::Error) -> Exit {
     use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
 
     match error.kind() {
-        DisplayHelp | DisplayVersion => {
-            let _ = error.print();
-            Exit::Done
-        }
+        DisplayHelp | DisplayVersion => match print_bytes(error.render().to_string().as_bytes()) {
+            Ok(()) => Exit::Done,
+            Err(failure) => failure.report(),
+        },
         // Nothing was asked for: the help tells what can be.
         DisplayHelpOnMissingArgumentOrSubcommand => {
             let _ = error.print();
             Exit::Usage
         }
-        _ => Failure::usage(one_line(&without_addresses(error))).report(),
+        _ => Failure::usage(one_line(&without_addresses(error)) + &tip(error)).report(),
     }
+}
+
+/// What can be given in place of an argument that is missed, by how clap calls the argument.
+const INSTEAD: [(&str, &str); 3] = [
+    ("--to <URL>", "--config <FILE>"),
+    ("--secret-env <NAME>", "--secret-file <PATH>"),
+    ("--listen <ADDR>", "--kafka <BROKERS> or --redis-stream <URL>"),
+];
+
+/// What may have been meant, and where to read on.
+fn tip(error: &clap::Error) -> String {
+    use clap::error::ContextKind::{InvalidArg, SuggestedArg, SuggestedSubcommand, SuggestedValue};
+    use clap::error::ContextValue;
+    use clap::error::ErrorKind::{InvalidSubcommand, MissingRequiredArgument, UnknownArgument};
+
+    let words = |kind| match error.get(kind) {
+        Some(ContextValue::String(word)) => vec![word.as_str()],
+        Some(ContextValue::Strings(words)) => words.iter().map(String::as_str).collect(),
+        _ => Vec::new(),
+    };
+    let mut tip = String::new();
+    let meant = [SuggestedArg, SuggestedSubcommand, SuggestedValue]
+        .into_iter()
+        .flat_map(words)
+        .next_back();
+    if let Some(meant) = meant {
+        tip.push_str(&format!("; did you mean {meant}?"));
+    }
+    if error.kind() == MissingRequiredArgument {
+        let missed = words(InvalidArg);
+        for (name, instead) in INSTEAD {
+            if missed.contains(&name) {
+                tip.push_str(&format!("; in place of {name} also {instead}"));
+            }
+        }
+    }
+    if matches!(
+        error.kind(),
+        MissingRequiredArgument | UnknownArgument | InvalidSubcommand
+    ) {
+        let end = if tip.ends_with('?') { " --help" } else { "; --help" };
+        tip.push_str(&format!("{end} tells what there is"));
+    }
+    tip
 }
 
 /// What clap has to say, without the addresses that it would repeat: one that is wrong may hold a password.

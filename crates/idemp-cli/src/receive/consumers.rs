@@ -10,6 +10,7 @@ use crate::address::Address;
 use crate::exit::Failure;
 
 #[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("broker").args(["kafka", "redis_stream"]).multiple(true)))]
 pub(super) struct ConsumerArgs {
     /// Consume from these brokers: HOST:PORT,... with librdkafka's settings as ?NAME=VALUE&...
     #[arg(long, value_name = "BROKERS", requires = "topic")]
@@ -24,15 +25,20 @@ pub(super) struct ConsumerArgs {
     redis_stream: Option<String>,
 
     /// The consumer group
-    #[arg(long, value_name = "NAME", default_value = "idemp")]
+    #[arg(long, value_name = "NAME", default_value = "idemp", requires = "broker")]
     group: String,
 
     /// Whether messages of a broker must be signed
-    #[arg(long, value_name = "WHICH", default_value = "required")]
+    #[arg(long, value_name = "WHICH", default_value = "required", requires = "broker")]
     signature: Signature,
 
     /// Where messages go that cannot be taken
-    #[arg(long, value_name = "FILE", default_value = "idemp-quarantine.jsonl")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "idemp-quarantine.jsonl",
+        requires = "broker"
+    )]
     quarantine: PathBuf,
 
     /// Multiplies the waits before a handler is run again, for tests

@@ -35,7 +35,7 @@ const SHUTDOWN: Duration = Duration::from_secs(10);
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The address to listen on; port 0 takes a free one and prints it
-    #[arg(long, value_name = "ADDR", required_unless_present_any = ["kafka", "redis_stream"])]
+    #[arg(long, value_name = "ADDR", required_unless_present_any = ["kafka", "redis_stream", "topic"], value_parser = socket)]
     listen: Option<SocketAddr>,
 
     #[command(flatten)]
@@ -214,6 +214,12 @@ impl From<CadenceName> for Cadence {
             CadenceName::Daily => Self::Daily,
         }
     }
+}
+
+/// An address as the operating system takes it: a name could stand for several.
+fn socket(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse()
+        .map_err(|_| "not IP:PORT, such as 127.0.0.1:8080, 0.0.0.0:8080 or [::]:8080")
 }
 
 /// A path that the router takes as it is.

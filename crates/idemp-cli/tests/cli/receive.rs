@@ -77,8 +77,33 @@ async fn what_cannot_work_is_refused_before_listening() {
             "{words}: {refused:?}"
         );
     }
-    for words in ["--path x", "--path /healthz", "--store redis://h"] {
-        place.run(&format!("receive {free} {words}")).await.exits(2);
+    for (words, why) in [
+        ("--path x", "--path"),
+        ("--path /healthz", "--path"),
+        ("--store redis://h", ""),
+        // They would be looked at by nobody.
+        ("--group x", "--kafka <BROKERS>|--redis-stream <URL>"),
+        ("--signature optional", "--kafka <BROKERS>|--redis-stream <URL>"),
+        ("--quarantine q", "--kafka <BROKERS>|--redis-stream <URL>"),
+        ("--topic t", "not provided: --kafka <BROKERS>; "),
+    ] {
+        let refused = place.run(&format!("receive {free} {words}")).await.exits(2);
+        assert!(refused.complaint().contains(why), "{refused:?}");
+    }
+    for (words, why) in [
+        (
+            "",
+            "in place of --listen <ADDR> also --kafka <BROKERS> or --redis-stream <URL>",
+        ),
+        ("--topic t", "not provided: --kafka <BROKERS>; "),
+        ("--listen localhost:8080", "not IP:PORT, such as 127.0.0.1:8080"),
+        ("--listen :8080", "not IP:PORT, such as 127.0.0.1:8080"),
+    ] {
+        let refused = place
+            .run(&format!("receive --secret-env SECRET {words}"))
+            .await
+            .exits(2);
+        assert!(refused.complaint().contains(why), "{refused:?}");
     }
     place.write("not-base64", "%");
     let words = "receive --listen 127.0.0.1:0 --secret-file not-base64 --require-standard-webhooks";

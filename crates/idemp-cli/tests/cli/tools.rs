@@ -203,9 +203,23 @@ async fn help_is_no_error_and_wrong_words_are() {
     // Nothing asked for: the commands there are.
     assert!(place.run("").await.exits(2).stderr.contains("Commands:"));
     for (words, parts) in [
-        ("sned", &["'sned'"][..]),
-        ("send", &["--to <URL>", "--secret-env <NAME>"]),
-        ("classify 503 --colour", &["'--colour'"]),
+        ("sned", &["'sned'; did you mean send? --help"][..]),
+        (
+            "send --secert-env A",
+            &["'--secert-env' found; did you mean --secret-env? --help"],
+        ),
+        ("dlq lst", &["'lst'; did you mean list?"]),
+        ("receive --cadence daly", &["did you mean daily?"]),
+        (
+            "send",
+            &[
+                "--to <URL>",
+                "--config <FILE>",
+                "--secret-env <NAME>",
+                "--secret-file <PATH>",
+            ],
+        ),
+        ("classify 503 --colour", &["'--colour' found; --help"]),
         ("classify 503 --now yesterday", &["'yesterday'", "--now"]),
         ("completions cmd.exe", &["'cmd.exe'", "fish"]),
     ] {
@@ -214,5 +228,40 @@ async fn help_is_no_error_and_wrong_words_are() {
         assert!(complaint.starts_with("idemp: error: "), "{complaint}");
         assert!(!complaint.contains("error: error:"), "{complaint}");
         assert!(parts.iter().all(|part| complaint.contains(part)), "{complaint}");
+    }
+}
+
+#[tokio::test]
+async fn a_version_that_cannot_be_written_is_no_success() {
+    let place = Place::new();
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    for word in ["--version", "--help"] {
+        let mut command = place.idemp(word);
+        let started = command.stdout(full()).stderr(std::process::Stdio::piped()).spawn();
+        let ended = started.unwrap().wait_with_output().await.unwrap();
+        assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+        let told = String::from_utf8(ended.stderr).unwrap();
+        assert!(
+            told.starts_with("idemp: error: cannot write to standard output"),
+            "{told}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_idemp_log_says_wrong_is_told_by_its_name() {
+    let place = Place::new();
+    for (asked, told) in [("!!bad", 1), ("idemp_core=loud", 1), ("idemp_core=debug,warn", 0)] {
+        let mut command = place.idemp("key --parse a:b:1");
+        let ended = command.env("IDEMP_LOG", asked).output().await.unwrap();
+        assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+        let stderr = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(stderr.lines().count(), told, "{stderr}");
+        assert!(
+            stderr
+                .lines()
+                .all(|line| line.starts_with("idemp: warning: IDEMP_LOG ")),
+            "{stderr}"
+        );
     }
 }
