@@ -40,6 +40,45 @@ fn redis_keeps_the_contract_also_on_a_cluster() {
 }
 
 #[test]
+fn redis_tells_an_empty_store_from_one_that_never_was() {
+    on_each_redis(async |program| {
+        let redis = Redis::start(&program, &[]);
+        let config = |stream: &str| RedisStreamsConfig {
+            stream: stream.to_owned(),
+            ..RedisStreamsConfig::new(redis.url())
+        };
+        let existing = async |stream: &str| RedisStreamsStore::open_existing(&config(stream)).await;
+        let missing = existing("letters").await.unwrap_err();
+        assert_eq!(missing.kind(), StoreErrorKind::CannotOpen);
+        assert!(missing.to_string().ends_with("letters"), "{missing}");
+        assert_eq!(
+            redis.client().call(&["DBSIZE"]),
+            RedisReply::Integer(0),
+            "nothing is made"
+        );
+
+        // A sender has opened it and had no letter.
+        RedisStreamsStore::open(&config("letters")).await.unwrap();
+        let store = existing("letters").await.unwrap();
+        assert_eq!(store.stats(&Filter::default()).await.unwrap().depth, 0);
+        // It had one, which is gone.
+        store.put(made(1)).await.unwrap();
+        assert_eq!(store.purge(&Filter::default()).await.unwrap(), 1);
+        assert!(existing("letters").await.is_ok());
+        assert!(existing("letter").await.is_err());
+
+        // Other programs write the stream alone. A server that lets nobody write does not keep it from being opened.
+        let mut client = redis.client();
+        client.call(&["XADD", "theirs", "1-1", "payload", "{}"]);
+        client.call(&["XDEL", "theirs", "1-1"]);
+        assert!(existing("theirs").await.is_ok());
+        client.call(&["REPLICAOF", "127.0.0.1", "1"]);
+        assert!(RedisStreamsStore::open(&config("new")).await.is_ok());
+        assert!(existing("new").await.is_err());
+    });
+}
+
+#[test]
 fn redis_lists_what_it_cannot_read_and_disturbs_nothing() {
     on_each_redis(async |program| {
         let redis = Redis::start(&program, &[]);

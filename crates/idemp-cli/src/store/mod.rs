@@ -12,7 +12,7 @@ use idemp_dlq::{DeadLetterStore, MemoryStore, StoreError};
 
 use crate::address::Address;
 use crate::config::Config;
-use crate::exit::{Failure, complain};
+use crate::exit::{Failure, chain, complain};
 use lazy::LazyStore;
 
 const DEFAULT: &str = "sqlite:idemp-dlq.db";
@@ -59,8 +59,38 @@ impl fmt::Display for StoreArg {
         match self {
             Self::Memory => f.write_str("memory:"),
             Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
-            Self::Remote(address) => f.write_str(&address.shown()),
+            Self::Remote(address) => {
+                f.write_str(&address.shown())?;
+                let given = WHERE.iter().filter_map(|name| Some((name, address.options.get(name)?)));
+                // What a client may take a login from stays away, as it does from the place.
+                for (index, (name, value)) in given.filter(|(_, value)| !value.contains('@')).enumerate() {
+                    let mark = if index == 0 { '?' } else { '&' };
+                    write!(f, "{mark}{name}={}", Encoded(value))?;
+                }
+                Ok(())
+            }
         }
+    }
+}
+
+/// Options that say where a store is, so that its name leads there again.
+const WHERE: [&str; 6] = ["stream", "cluster", "ca", "endpoint", "region", "allow_http"];
+
+/// The value of an option, percent-encoded where it would be read as something else.
+struct Encoded<'v>(&'v str);
+
+impl fmt::Display for Encoded<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for character in self.0.chars() {
+            if character.is_ascii_alphanumeric() || "-._~:/{}[],".contains(character) {
+                write!(f, "{character}")?;
+                continue;
+            }
+            for byte in character.encode_utf8(&mut [0; 4]).bytes() {
+                write!(f, "%{byte:02X}")?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -117,7 +147,7 @@ impl DlqArg {
             ),
             StoreArg::Remote(address) => {
                 let fallback = cfg!(feature = "sqlite").then(|| Fallback::made_when_needed(remote_fallback(address)));
-                (open_remote(address).await?, fallback)
+                (open_remote(address, Missing::Make).await?, fallback)
             }
         };
         Ok(Letters {
@@ -147,7 +177,7 @@ impl DlqArg {
         };
         let has_fallback = fallback_path.exists();
         let primary = match &store {
-            StoreArg::Remote(address) => open_remote(address).await,
+            StoreArg::Remote(address) => open_remote(address, Missing::Refuse).await,
             StoreArg::Sqlite(path) => open_at_start(path, Missing::Refuse),
             StoreArg::Memory => Ok(Arc::new(MemoryStore::new()) as _),
         };
@@ -215,15 +245,15 @@ fn remote_fallback(address: &Address) -> PathBuf {
     format!("idemp-dlq.{name}{FALLBACK_SUFFIX}").into()
 }
 
-async fn open_remote(address: &Address) -> Result<Arc<dyn DeadLetterStore>, Failure> {
+async fn open_remote(address: &Address, missing: Missing) -> Result<Arc<dyn DeadLetterStore>, Failure> {
     let opened = match address.scheme.as_str() {
         "s3" => object::open(address.clone()).await,
-        _ => redis::open(address.clone()).await,
+        _ => redis::open(address.clone(), missing).await,
     };
     opened.map_err(|failure| failure.within(format_args!("dead-letter store {}", StoreArg::Remote(address.clone()))))
 }
 
-/// Whether a file that is not there is made.
+/// Whether a store that is not there is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Missing {
     Make,
@@ -231,9 +261,8 @@ enum Missing {
 }
 
 fn open_at_start(path: &Path, missing: Missing) -> Result<Arc<dyn DeadLetterStore>, Failure> {
-    let cannot =
-        |error: StoreError| Failure::usage(format_args!("dead-letter store {}", path.display())).because(&error);
-    open(path, missing).map_err(cannot)
+    // The error names the path.
+    open(path, missing).map_err(|error| Failure::usage(format_args!("dead-letter store {}", chain(&error))))
 }
 
 #[cfg(feature = "sqlite")]
@@ -247,8 +276,9 @@ fn open(path: &Path, missing: Missing) -> Result<Arc<dyn DeadLetterStore>, Store
 }
 
 #[cfg(not(feature = "sqlite"))]
-fn open(_path: &Path, _missing: Missing) -> Result<Arc<dyn DeadLetterStore>, StoreError> {
-    let why = "this build has no SQLite: build idemp-cli with the feature sqlite";
+fn open(path: &Path, _missing: Missing) -> Result<Arc<dyn DeadLetterStore>, StoreError> {
+    let path = path.display();
+    let why = format!("{path}: this build has no SQLite: build idemp-cli with the feature sqlite");
     Err(StoreError::new(idemp_dlq::StoreErrorKind::CannotOpen, why))
 }
 
@@ -279,19 +309,33 @@ mod tests {
         assert_eq!(StoreArg::parse("memory"), Ok(StoreArg::Memory));
         assert_eq!(StoreArg::parse("sqlite:a:b.db"), Ok(StoreArg::Sqlite("a:b.db".into())));
         for text in [
-            "redis://h:6379/0?stream=s",
-            "rediss://h:6379/0?stream=s",
-            "s3://bucket/prefix?endpoint=http://h",
-        ] {
-            let store = StoreArg::parse(text).unwrap();
-            assert_eq!(store.to_string(), text.split('?').next().unwrap());
-        }
-        let store = StoreArg::parse("redis://me:hunter2@h:6379/0?stream=s").unwrap();
-        assert_eq!(store.to_string(), "redis://h:6379/0");
-        for text in [
             "", "sqlite:", "sqlite", "a.db", "memory:x", "s3", "http://h", "SQLITE:a",
         ] {
             assert!(StoreArg::parse(text).is_err(), "{text}");
+        }
+    }
+    #[test]
+    fn the_name_of_a_store_leads_to_it_again_and_shows_no_login() {
+        for text in [
+            "redis://h:6379/0",
+            "redis://h:6379/0?stream=a:b",
+            "redis://h:6379/0?stream={a}%26b%20%C3%A9%3F%25",
+            "rediss://h:6379/0?stream=s&cluster=true&ca=/etc/ca.pem",
+            "s3://bucket/prefix?endpoint=http://127.0.0.1:9000&region=eu-west-1&allow_http=true",
+        ] {
+            let store = StoreArg::parse(text).unwrap();
+            assert_eq!(store.to_string(), text);
+            assert_eq!(StoreArg::parse(&store.to_string()), Ok(store));
+        }
+        for (text, shown) in [
+            ("redis://me:hunter2@h:6379/0?stream=s", "redis://h:6379/0?stream=s"),
+            (
+                "redis://h/0?password=hunter2&password_env=hunter2&stream=s",
+                "redis://h/0?stream=s",
+            ),
+            ("s3://b/p?endpoint=http://me:hunter2@h&region=r", "s3://b/p?region=r"),
+        ] {
+            assert_eq!(StoreArg::parse(text).unwrap().to_string(), shown);
         }
     }
 }

@@ -4,16 +4,17 @@ use std::sync::Arc;
 
 use idemp_dlq::DeadLetterStore;
 
+use super::Missing;
 use crate::address::Address;
 use crate::exit::Failure;
 
 #[cfg(not(feature = "redis"))]
-pub(super) async fn open(_address: Address) -> Result<Arc<dyn DeadLetterStore>, Failure> {
+pub(super) async fn open(_address: Address, _missing: Missing) -> Result<Arc<dyn DeadLetterStore>, Failure> {
     Err(Failure::not_built("Redis", "redis"))
 }
 
 #[cfg(feature = "redis")]
-pub(super) async fn open(address: Address) -> Result<Arc<dyn DeadLetterStore>, Failure> {
+pub(super) async fn open(address: Address, missing: Missing) -> Result<Arc<dyn DeadLetterStore>, Failure> {
     use idemp_dlq::{RedisStreamsConfig, RedisStreamsStore};
 
     use crate::redis_address::RedisAddress;
@@ -29,8 +30,10 @@ pub(super) async fn open(address: Address) -> Result<Arc<dyn DeadLetterStore>, F
         ..RedisStreamsConfig::new(address.url.as_str())
     };
     address.options.finish()?;
-    let store = RedisStreamsStore::open(&config)
-        .await
-        .map_err(|error| Failure::usage("cannot open").because(&error))?;
+    let opened = match missing {
+        Missing::Make => RedisStreamsStore::open(&config).await,
+        Missing::Refuse => RedisStreamsStore::open_existing(&config).await,
+    };
+    let store = opened.map_err(|error| Failure::usage("cannot open").because(&error))?;
     Ok(Arc::new(store))
 }

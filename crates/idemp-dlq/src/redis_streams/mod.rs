@@ -64,12 +64,38 @@ impl RedisStreamsStore {
         })
     }
 
-    /// Sets up the client, connects, and looks whether the keys are free or hold dead letters.
+    /// Sets up the client, connects, and looks whether the keys are free or hold dead letters. Where they are free, it
+    /// makes the index, which says from then on that the store is there, also when it is empty. A server that does not
+    /// let it, such as a replica, does not keep the store from being opened.
     ///
     /// # Errors
     /// As [`new`](Self::new), and if the server cannot be reached or refuses, the keys hold something else, or a later
     /// version made them.
     pub async fn open(config: &RedisStreamsConfig) -> Result<Self, StoreError> {
+        let (store, is_there) = Self::look(config).await?;
+        if !is_there {
+            // What is wrong shows when the first letter comes, and a fallback takes that.
+            let _: Result<u64, _> = store.link.run(&scripts::MAKE, &[], Again::Harmless).await;
+        }
+        Ok(store)
+    }
+
+    /// As [`open`](Self::open), and makes nothing: one of the keys has to be there. A store that became empty is.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and if there is no such store.
+    pub async fn open_existing(config: &RedisStreamsConfig) -> Result<Self, StoreError> {
+        match Self::look(config).await? {
+            (store, true) => Ok(store),
+            (_, false) => {
+                let why = format!("there is no dead-letter store with the stream {}", config.stream);
+                Err(StoreError::new(StoreErrorKind::CannotOpen, why))
+            }
+        }
+    }
+
+    /// Connects, and says whether one of the keys is there.
+    async fn look(config: &RedisStreamsConfig) -> Result<(Self, bool), StoreError> {
         let store = Self::new(config)?;
         let (stream, index, version): (String, String, String) =
             store.link.run(&scripts::LOOK, &[], Again::Harmless).await?;
@@ -85,7 +111,8 @@ impl RedisStreamsStore {
             let why = "a later version of idemp made the dead-letter store";
             return Err(StoreError::new(StoreErrorKind::Version, why));
         }
-        Ok(store)
+        let is_there = stream != "none" || index != "none";
+        Ok((store, is_there))
     }
 
     async fn read(&self, id: Id) -> Result<Option<Read>, StoreError> {

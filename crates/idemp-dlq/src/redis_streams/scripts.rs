@@ -299,6 +299,18 @@ return lines
     )
 });
 
+/// Makes the index where there is none, which says that the store is there.
+pub(super) static MAKE: LazyLock<Lua> = LazyLock::new(|| {
+    Lua::new(
+        ALSO_WHEN_FULL,
+        r"
+if redis.call('TYPE', index)['ok'] ~= 'none' then return 0 end
+redis.call('HSET', index, 'v', '1')
+return 1
+",
+    )
+});
+
 /// Gives the types of both keys and the version of the layout.
 pub(super) static LOOK: LazyLock<Lua> = LazyLock::new(|| {
     Lua::new(
