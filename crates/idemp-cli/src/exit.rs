@@ -80,17 +80,24 @@ impl Failure {
     }
 }
 
-/// An error with what is behind it. What a library's error says already of its source is not said again.
+/// An error with what is behind it. What one of them says of the other already is not said again.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
+    let mut last = 0;
     let mut next = error.source();
     while let Some(error) = next {
         let more = error.to_string();
-        if !text.contains(&more) {
-            text.push_str(": ");
-            text.push_str(&more);
-        }
         next = error.source();
+        if text.contains(&more) {
+            continue;
+        }
+        if more.contains(&text[last..]) {
+            text.truncate(last);
+        } else {
+            text.push_str(": ");
+            last = text.len();
+        }
+        text.push_str(&more);
     }
     text
 }
@@ -217,6 +224,26 @@ mod tests {
         let inner = io::Error::other("disk on fire");
         let outer = io::Error::other(SmallError(io::Error::other(inner)));
         assert_eq!(chain(&outer), "small: disk on fire");
+        let repeats = Said(
+            "cannot read",
+            Some(Box::new(Said("no db", Some(Box::new(Said("code 26: no db", None)))))),
+        );
+        assert_eq!(chain(&repeats), "cannot read: code 26: no db");
+    }
+
+    #[derive(Debug)]
+    struct Said(&'static str, Option<Box<Said>>);
+
+    impl Display for Said {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl Error for Said {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            self.1.as_deref().map(|said| said as &dyn Error)
+        }
     }
 
     #[derive(Debug)]

@@ -200,3 +200,33 @@ async fn a_store_that_is_not_there_is_not_made() {
     }
     assert!(!place.path("idemp-dlq.db").exists());
 }
+
+#[tokio::test]
+async fn a_store_that_cannot_be_opened_is_named_once_with_one_cause() {
+    let place = Place::new();
+    place.write(
+        "text.db",
+        "this is a text and no database, and long enough to have a header".repeat(20),
+    );
+    let complaint = |words: &str| {
+        let words = format!("dlq stats --dlq {words}");
+        let place = &place;
+        async move { place.run(&words).await.exits(2).complaint().to_owned() }
+    };
+    assert_eq!(
+        complaint("sqlite:nosuch.db").await,
+        "idemp: error: dead-letter store nosuch.db: the dead-letter file does not exist"
+    );
+    let text = complaint("sqlite:text.db").await;
+    assert_eq!(text.matches("file is not a database").count(), 1, "{text}");
+    place.write("in.jsonl", line("a", 1, "1"));
+    for (path, expected) in [
+        ("none/a.db", "the folder of the dead-letter file does not exist"),
+        #[cfg(target_os = "linux")]
+        ("/proc/a.db", "the folder takes no dead-letter file"),
+    ] {
+        let words = format!("send in.jsonl --to http://127.0.0.1:1/ --secret-env SECRET --dlq sqlite:{path}");
+        let refused = place.run(&words).await.exits(2);
+        assert!(refused.stderr.contains(expected), "{refused:?}");
+    }
+}

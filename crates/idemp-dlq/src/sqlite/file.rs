@@ -61,7 +61,7 @@ fn connect(path: &Path, create: bool) -> Result<Connections, StoreError> {
     // An absolute path has no meaning of its own to SQLite, as `:memory:` has.
     let path = std::path::absolute(path).map_err(cannot_open)?;
     if create {
-        make(&path).map_err(cannot_open)?;
+        make(&path).map_err(|error| cannot_make(&path, error))?;
     } else if !path.try_exists().map_err(cannot_open)? {
         return Err(StoreError::new(
             StoreErrorKind::CannotOpen,
@@ -172,6 +172,15 @@ fn is_busy(error: &rusqlite::Error) -> bool {
         error.sqlite_error_code(),
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
     )
+}
+
+fn cannot_make(path: &Path, error: io::Error) -> StoreError {
+    // Some folders, such as those of /proc, are there and take no file.
+    if error.kind() == io::ErrorKind::NotFound && path.parent().is_some_and(Path::is_dir) {
+        let why = "the folder takes no dead-letter file";
+        return StoreError::new(StoreErrorKind::CannotOpen, why).with_source(error);
+    }
+    cannot_open(error)
 }
 
 fn cannot_open(error: io::Error) -> StoreError {
