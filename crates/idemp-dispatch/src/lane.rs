@@ -88,11 +88,9 @@ impl Lane {
         let meters = Arc::new(Meters::new(config.name.clone()));
         let mut breaker = config.breaker;
         breaker.probe_lease = config.attempt_timeout + Duration::from_secs(1);
-        let letters = config.dead_letters.clone().map(|store| Letters {
-            store,
-            fallback: config.fallback.clone(),
-            timeout: config.store_timeout,
-            meters: Arc::clone(&meters),
+        let letters = config.dead_letters.clone().map(|store| {
+            let fallback = config.fallback.clone();
+            Letters::new(store, fallback, config.store_timeout, Arc::clone(&meters))
         });
         Self {
             schedule: match config.mode {

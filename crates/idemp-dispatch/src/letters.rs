@@ -1,12 +1,14 @@
 //! Where dead letters are put, and what happens when a store does not take them.
 
+use std::error::Error;
+use std::fmt;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use idemp_dlq::{DeadLetter, DeadLetterStore, Put, StoreError};
-
+use idemp_core::SinkName;
+use idemp_dlq::{DeadLetter, DeadLetterStore, Put, StoreError, StoreErrorKind};
 use tokio::time::Instant;
 
 use crate::meters::Meters;
@@ -19,13 +21,28 @@ const WAITS: [Duration; 3] = [
 ];
 
 pub(crate) struct Letters {
-    pub(crate) store: Arc<dyn DeadLetterStore>,
-    pub(crate) fallback: Option<Arc<dyn DeadLetterStore>>,
-    pub(crate) timeout: Duration,
-    pub(crate) meters: Arc<Meters>,
+    primary: Watched,
+    fallback: Option<Watched>,
+    timeout: Duration,
+    meters: Arc<Meters>,
 }
 
 impl Letters {
+    /// `timeout` is the time for one write.
+    pub(crate) fn new(
+        store: Arc<dyn DeadLetterStore>,
+        fallback: Option<Arc<dyn DeadLetterStore>>,
+        timeout: Duration,
+        meters: Arc<Meters>,
+    ) -> Self {
+        Self {
+            primary: Watched::new(store, "primary"),
+            fallback: fallback.map(|store| Watched::new(store, "fallback")),
+            timeout,
+            meters,
+        }
+    }
+
     /// Puts a letter into the store, trying four times, then into the fallback.
     ///
     /// All tries at the store together take no longer than one that hangs and the waits: a store that does not answer
@@ -37,7 +54,7 @@ impl Letters {
         let mut waits = WAITS.iter();
         let deadline = Instant::now() + self.timeout + WAITS.iter().sum::<Duration>();
         let error = loop {
-            match self.once(&*self.store, letter, "primary", deadline).await {
+            match self.once(&self.primary, letter, deadline).await {
                 Ok(put) => return Ok(put),
                 Err(error) => match waits.next() {
                     Some(wait) if Instant::now() + *wait < deadline => tokio::time::sleep(*wait).await,
@@ -46,31 +63,136 @@ impl Letters {
             }
         };
         match &self.fallback {
-            Some(fallback) => {
-                self.once(&**fallback, letter, "fallback", Instant::now() + self.timeout)
-                    .await
-            }
+            Some(fallback) => self.once(fallback, letter, Instant::now() + self.timeout).await,
             None => Err(error),
         }
     }
 
-    async fn once(
-        &self,
-        store: &dyn DeadLetterStore,
-        letter: &DeadLetter,
-        which: &'static str,
-        deadline: Instant,
-    ) -> Result<Put, Option<StoreError>> {
+    async fn once(&self, watched: &Watched, letter: &DeadLetter, deadline: Instant) -> Result<Put, Option<StoreError>> {
         // A store that panics has failed like any other.
-        let put = AssertUnwindSafe(async { store.put(letter.clone()).await }).catch_unwind();
-        let error = match tokio::time::timeout_at(deadline, put).await {
-            Ok(Ok(Ok(put))) => return Ok(put),
-            Ok(Ok(Err(error))) => Some(error),
-            Ok(Err(_panic)) => None,
-            Err(_elapsed) => None,
+        let put = AssertUnwindSafe(async { watched.store.put(letter.clone()).await }).catch_unwind();
+        let failure = match tokio::time::timeout_at(deadline, put).await {
+            Ok(Ok(Ok(put))) => {
+                watched.tell_success(&letter.sink);
+                return Ok(put);
+            }
+            Ok(Ok(Err(error))) => Failure::Said(error),
+            Ok(Err(_panic)) => Failure::Panicked,
+            Err(_elapsed) => Failure::Silent,
         };
-        self.meters.store_failed(which);
-        tracing::error!(sink = %letter.sink, store = which, "a dead letter could not be written");
-        Err(error)
+        self.meters.store_failed(watched.which);
+        watched.tell_failure(&letter.sink, &failure);
+        Err(match failure {
+            Failure::Said(error) => Some(error),
+            Failure::Panicked | Failure::Silent => None,
+        })
+    }
+}
+
+/// Why a letter was not written.
+enum Failure {
+    Said(StoreError),
+    Panicked,
+    Silent,
+}
+
+impl Failure {
+    fn kind(&self) -> Option<StoreErrorKind> {
+        match self {
+            Self::Said(error) => Some(error.kind()),
+            Self::Panicked | Self::Silent => None,
+        }
+    }
+}
+
+/// The cause on one line, with what is behind it. A store's errors hold no secret and nothing of a payload.
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let error = match self {
+            Self::Said(error) => error,
+            Self::Panicked => return f.write_str("the store panicked"),
+            Self::Silent => return f.write_str("the store does not answer"),
+        };
+        let mut text = error.to_string();
+        let mut next = error.source();
+        while let Some(source) = next {
+            let more = source.to_string();
+            if !text.contains(&more) {
+                text = format!("{text}: {more}");
+            }
+            next = source.source();
+        }
+        f.write_str(&text.replace(char::is_control, " "))
+    }
+}
+
+/// A store, and what was logged of it: a store that is away fails once for every letter, and is one piece of news.
+struct Watched {
+    store: Arc<dyn DeadLetterStore>,
+    which: &'static str,
+    trouble: Mutex<Trouble>,
+}
+
+/// What went wrong since a letter was written last.
+#[derive(Default)]
+struct Trouble {
+    failures: u64,
+    /// Kinds of failures that were logged.
+    told: Vec<Option<StoreErrorKind>>,
+}
+
+impl Watched {
+    fn new(store: Arc<dyn DeadLetterStore>, which: &'static str) -> Self {
+        Self {
+            store,
+            which,
+            trouble: Mutex::default(),
+        }
+    }
+
+    fn tell_failure(&self, sink: &SinkName, failure: &Failure) {
+        let is_news = {
+            let mut trouble = self.trouble();
+            trouble.failures += 1;
+            let is_news = !trouble.told.contains(&failure.kind());
+            if is_news {
+                trouble.told.push(failure.kind());
+            }
+            is_news
+        };
+        let (store, says) = (self.which, "a dead letter could not be written");
+        if is_news {
+            tracing::error!(%sink, store, error = %failure, "{says}; more of its kind go to debug");
+        } else {
+            tracing::debug!(%sink, store, error = %failure, "{says}");
+        }
+    }
+
+    fn tell_success(&self, sink: &SinkName) {
+        let Trouble { failures, .. } = std::mem::take(&mut *self.trouble());
+        if failures > 0 {
+            let store = self.which;
+            tracing::warn!(%sink, store, failures, "dead letters can be written again");
+        }
+    }
+
+    fn trouble(&self) -> MutexGuard<'_, Trouble> {
+        // Nothing panics while it is held.
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn a_cause_is_one_line_with_what_is_behind_it() {
+        let refused = io::Error::new(io::ErrorKind::ConnectionRefused, "refused\nby 127.0.0.1");
+        let error = StoreError::new(StoreErrorKind::Unavailable, "no connection").with_source(refused);
+        assert_eq!(Failure::Said(error).to_string(), "no connection: refused by 127.0.0.1");
+        assert_eq!(Failure::Silent.to_string(), "the store does not answer");
     }
 }

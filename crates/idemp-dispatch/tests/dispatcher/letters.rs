@@ -1,5 +1,8 @@
 //! What happens when dead letters cannot be written.
 
+use std::io;
+use std::sync::Mutex;
+
 use idemp_core::Reason;
 use idemp_dispatch::{Settlement, SubmitErrorKind};
 use idemp_dlq::StoreErrorKind;
@@ -45,6 +48,56 @@ async fn a_store_that_fails_four_times_leaves_the_letter_to_the_fallback() {
     assert!(matches!(report.settlements()[0].1, Settlement::DeadLettered { .. }));
     assert_eq!(store.puts.load(Ordering::SeqCst), 4);
     assert_eq!(all_letters(&fallback.inner).await[0].message, message());
+}
+
+/// What is logged, level first.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_away_is_one_piece_of_news_with_its_cause() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::INFO)
+        .with_ansi(false)
+        .without_time()
+        .with_writer(move || writer.clone());
+    let _logging = tracing::subscriber::set_default(subscriber.finish());
+
+    // Nine letters in vain, then one that is written.
+    let (store, fallback) = (FailingStore::new(9 * 4), FailingStore::new(0));
+    let rig = rig(&store, Some(&fallback));
+    for message in messages(10) {
+        rig.dispatcher.dispatch(message).await.unwrap();
+    }
+    assert_eq!(all_letters(&fallback.inner).await.len(), 9);
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let lines: Vec<_> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| line.contains("dead letter"))
+        .collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    assert!(
+        lines[0].starts_with("ERROR") && lines[0].contains("error=the test says so"),
+        "{text}"
+    );
+    assert!(
+        lines[1].starts_with("WARN") && lines[1].contains("failures=36"),
+        "{text}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
