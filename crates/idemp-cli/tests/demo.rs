@@ -50,6 +50,12 @@ fn nothing_is_lost_and_nothing_is_processed_twice() {
     let (story, table) = text.split_once("\nevents ").expect("a table");
     let table = format!("events {table}");
     let events = EVENTS.lines().count() as u64;
+    let goes_out = |line: &str| -> Option<u64> {
+        let (before, _) = line.split_once(" go out").or_else(|| line.split_once(" goes out"))?;
+        before.split_whitespace().rev().find_map(|word| word.parse().ok())
+    };
+    let told: u64 = story.lines().filter_map(goes_out).sum();
+    assert_eq!(told, events, "the story adds up: {story}");
     assert_eq!(row(&table, "events"), events);
     assert_eq!(row(&table, "processed once"), events);
     assert_eq!(row(&table, "lost"), 0);

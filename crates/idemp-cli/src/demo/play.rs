@@ -162,7 +162,8 @@ impl Demo {
     fn introduce(&self) -> Result<(), Failure> {
         let seed = self.report.seed;
         self.teller.print(format_args!(
-            "{INTRODUCTION}from seed {seed}; --seed N takes another.\n"
+            "{INTRODUCTION}from seed {seed}; --seed N takes another. How many attempts and copies that\n\
+             makes also depends on the moment.\n"
         ))
     }
 
@@ -187,8 +188,16 @@ impl Demo {
         let (delivered, dead) = (lane.delivered, lane.dead_lettered);
         self.teller
             .say(format_args!("{delivered} delivered, {dead} given up and dead-lettered"))?;
-        self.send(self.acts.calm.clone()).await?;
-        self.settle().await
+        let calm = self.acts.calm.clone();
+        let count = calm.len();
+        self.send(calm).await?;
+        self.settle().await?;
+        let delivered = self.lane()?.delivered;
+        self.teller.say(format_args!(
+            "{count} more goes out, in peace: {delivered} delivered in all, and the circuit breaker counts failures from \
+             zero"
+        ))?;
+        Ok(())
     }
 
     /// Sends to a receiver that is down.
