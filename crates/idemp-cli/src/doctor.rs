@@ -104,9 +104,14 @@ impl Args {
                 "ttl {:?}, lease {:?}, handler cap {:?}, attempt timeout {attempt_timeout:?}, retry budget {:?}",
                 receiver.ttl, receiver.lease, receiver.handler_cap, receiver.retry_budget
             ),
-            finding: receiver.check().err().map(|error| error.to_string()),
+            finding: joined(receiver.violations().iter().map(ToString::to_string).collect()),
         }
     }
+}
+
+/// All that is wrong with one thing.
+fn joined(findings: Vec<String>) -> Option<String> {
+    (!findings.is_empty()).then(|| findings.join("; "))
 }
 
 /// A sink whose attempts end before the receiver's handler does sends again what is at work.
@@ -115,11 +120,12 @@ fn sinks(args: &Args, config: &Config) -> Vec<Check> {
     let timed = config.sinks.iter().filter(|(_, table)| table.is_webhook());
     let check = |name: &SinkName, timeout: Duration| {
         let mut check = args.times(&format!("times of sink {name}"), timeout);
-        if check.finding.is_none() && args.retry_budget < budget {
-            check.finding = Some(format!(
+        if args.retry_budget < budget {
+            let more = format!(
                 "the receiver counts on a retry budget of {:?}, but the sink's is {budget:?}",
                 args.retry_budget
-            ));
+            );
+            check.finding = joined(check.finding.into_iter().chain([more]).collect());
         }
         check
     };

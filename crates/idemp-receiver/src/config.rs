@@ -89,27 +89,37 @@ impl ReceiverConfig {
     /// # Errors
     /// The first rule that is broken, with both numbers.
     pub fn check(&self) -> Result<Ttl, ConfigError> {
+        match self.violations().into_iter().next() {
+            Some(error) => Err(error),
+            None => Ttl::new(self.ttl, self.retry_budget).map_err(ConfigError::Ttl),
+        }
+    }
+
+    /// Every rule that is broken, with both numbers. Empty if all hold.
+    #[must_use]
+    pub fn violations(&self) -> Vec<ConfigError> {
+        let mut broken = Vec::new();
         let third = self.retry_budget / 3;
         if self.lease > third {
-            return Err(ConfigError::LeaseTooLong {
+            broken.push(ConfigError::LeaseTooLong {
                 lease: self.lease,
                 third,
             });
         }
         if self.lease < SHORTEST_LEASE {
-            return Err(ConfigError::LeaseTooShort {
+            broken.push(ConfigError::LeaseTooShort {
                 lease: self.lease,
                 least: SHORTEST_LEASE,
             });
         }
         if self.handler_cap >= self.attempt_timeout {
-            return Err(ConfigError::CapTooLong {
+            broken.push(ConfigError::CapTooLong {
                 cap: self.handler_cap,
                 attempt_timeout: self.attempt_timeout,
             });
         }
         if self.store_timeout > self.attempt_timeout {
-            return Err(ConfigError::StoreTimeoutTooLong {
+            broken.push(ConfigError::StoreTimeoutTooLong {
                 store_timeout: self.store_timeout,
                 attempt_timeout: self.attempt_timeout,
             });
@@ -120,19 +130,20 @@ impl ReceiverConfig {
             ("tolerance", self.tolerance),
         ] {
             if value.is_zero() {
-                return Err(ConfigError::Zero { field });
+                broken.push(ConfigError::Zero { field });
             }
         }
         if self.body_limit == 0 {
-            return Err(ConfigError::Zero { field: "body_limit" });
+            broken.push(ConfigError::Zero { field: "body_limit" });
         }
         if !(1..=MOST_AT_ONCE).contains(&self.concurrency) {
-            return Err(ConfigError::Concurrency {
+            broken.push(ConfigError::Concurrency {
                 concurrency: self.concurrency,
                 most: MOST_AT_ONCE,
             });
         }
-        Ttl::new(self.ttl, self.retry_budget).map_err(ConfigError::Ttl)
+        broken.extend(Ttl::new(self.ttl, self.retry_budget).err().map(ConfigError::Ttl));
+        broken
     }
 }
 
@@ -245,6 +256,27 @@ mod tests {
             ..ReceiverConfig::default()
         };
         assert!(edge.check().is_ok());
+    }
+
+    #[test]
+    fn every_broken_rule_is_told() {
+        let config = ReceiverConfig {
+            lease: Duration::from_secs(20),
+            handler_cap: Duration::from_secs(9),
+            ttl: Duration::from_secs(30),
+            ..ReceiverConfig::default()
+        };
+        let told: Vec<String> = config.violations().iter().map(ToString::to_string).collect();
+        assert_eq!(
+            told,
+            [
+                "a lease of 20s is longer than a third of the retry budget, 12s",
+                "a handler cap of 9s is not below the sender's attempt timeout, 5s",
+                "a key would be remembered for 30s, but at least twice the retry budget is needed, 72s",
+            ]
+        );
+        assert_eq!(config.check().unwrap_err().to_string(), told[0]);
+        assert!(ReceiverConfig::default().violations().is_empty());
     }
 
     #[test]

@@ -265,3 +265,17 @@ async fn what_idemp_log_says_wrong_is_told_by_its_name() {
         );
     }
 }
+
+#[tokio::test]
+async fn a_doctor_tells_every_rule_that_is_broken() {
+    let place = Place::new();
+    let words = "doctor --lease 20s --handler-cap 9s --ttl 30s --json";
+    let told = place.run(words).await.exits(1).json();
+    assert_eq!(
+        told["checks"][0]["finding"],
+        "a lease of 20s is longer than a third of the retry budget, 12s; \
+         a handler cap of 9s is not below the sender's attempt timeout, 5s; \
+         a key would be remembered for 30s, but at least twice the retry budget is needed, 72s"
+    );
+    place.run("doctor").await.exits(0);
+}
