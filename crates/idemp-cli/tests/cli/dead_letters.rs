@@ -1,7 +1,11 @@
 //! `idemp dlq`.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
+use crate::replay::{letter, put};
 use crate::support::{Place, answering, line};
 
 /// Two letters of run a, one of them of another event type, and one of run b, rejected in another way.
@@ -153,6 +157,24 @@ async fn purge_wants_clear_words() {
     assert_eq!(listed(&place, "").await, ["a:tool_end:1", "b:tool_end:1"]);
     assert_eq!(purge("--all --yes").await.exits(0).stdout, "2 dead letters deleted\n");
     assert_eq!(listed(&place, "").await.len(), 0);
+}
+
+#[tokio::test]
+async fn show_prints_a_line_for_each_letter_of_a_key() {
+    let place = Place::new();
+    let letters = ["audit", "webhook"].map(|sink| letter(1, sink, Duration::ZERO));
+    put(&place, "d.db", letters).await;
+    let words = "dlq show r:tool_end:1 --dlq sqlite:d.db --json --body";
+    let shown = place.run(words).await.exits(0).jsonl();
+    let sinks: Vec<_> = shown.iter().map(|letter| &letter["sink"]).collect();
+    assert_eq!(sinks, ["audit", "webhook"]);
+    // The fields of docs/dlq.md.
+    let fields: BTreeSet<_> = shown[0].as_object().unwrap().keys().map(String::as_str).collect();
+    let expected = "key sink event reason class maybe_delivered attempts accepted_at dead_at not_before replay_count \
+                    body_len body_sha256 body";
+    assert_eq!(fields, expected.split_whitespace().collect());
+    let filtered = place.run(&format!("{words} --sink audit")).await.exits(0);
+    assert_eq!(filtered.json()["sink"], "audit");
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use crate::support::{Finished, Place, Running, answering, keys, keys_of, lines};
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// A letter of run `r` that was given up so long ago after one attempt with status 503.
-fn letter(step: u32, sink: &str, ago: Duration) -> DeadLetter {
+pub(crate) fn letter(step: u32, sink: &str, ago: Duration) -> DeadLetter {
     let key = IdempotencyKey::parse(&format!("r:tool_end:{step}")).unwrap();
     let then = SystemTime::now() - ago;
     DeadLetter {
@@ -36,7 +36,7 @@ fn letter(step: u32, sink: &str, ago: Duration) -> DeadLetter {
     }
 }
 
-async fn put(place: &Place, file: &str, letters: impl IntoIterator<Item = DeadLetter>) {
+pub(crate) async fn put(place: &Place, file: &str, letters: impl IntoIterator<Item = DeadLetter>) {
     let store = SqliteStore::open(place.path(file)).unwrap();
     for letter in letters {
         store.put(letter).await.unwrap();
