@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use idemp_core::{Message, RetrySchedule};
+use idemp_core::{Message, Mode, RetrySchedule};
 use idemp_dispatch::{Dispatcher, LaneConfig, Report, Settlement, SubmitErrorKind};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -73,7 +73,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
         let stop = signals::watch("interrupted")?;
         let targets = args.target.open(config.as_ref()).await?;
         let input = args.input.open()?;
-        let letters = args.dlq.open_to_send(config.as_ref()).await?;
+        // What is lost at most once becomes no letter.
+        let may_be_letters = targets.iter().any(|target| target.mode == Mode::AtLeastOnce);
+        let letters = args.dlq.open_to_send(config.as_ref(), may_be_letters).await?;
         let sinks = targets
             .iter()
             .map(|target| (target.name.to_string(), Settled::default()));

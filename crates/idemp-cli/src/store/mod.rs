@@ -129,16 +129,21 @@ impl DlqArg {
         Ok((store, is_named))
     }
 
-    /// Opens it to put letters in, and says where it is. The fallback is made when it is needed.
+    /// Opens it to put letters in, and says where it is if there `may_be` letters. The fallback is made when it is
+    /// needed.
     ///
     /// # Errors
     /// If it cannot be opened.
-    pub(crate) async fn open_to_send(&self, config: Option<&Config>) -> Result<Letters, Failure> {
+    pub(crate) async fn open_to_send(&self, config: Option<&Config>, may_be: bool) -> Result<Letters, Failure> {
         let (store, _) = self.store(config)?;
-        complain(format_args!("dead letters go to {store}"));
+        if may_be {
+            complain(format_args!("dead letters go to {store}"));
+        }
         let (primary, fallback): (Arc<dyn DeadLetterStore>, _) = match &store {
             StoreArg::Memory => {
-                complain("warning: dead letters in memory are lost when this command ends");
+                if may_be {
+                    complain("warning: dead letters in memory are lost when this command ends");
+                }
                 (Arc::new(MemoryStore::new()), None)
             }
             StoreArg::Sqlite(path) => (

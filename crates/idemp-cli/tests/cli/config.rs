@@ -179,6 +179,10 @@ async fn what_is_lost_at_most_once_is_counted_and_not_kept() {
     assert_eq!(sent["sinks"]["audit"]["dead_lettered"], 1);
     // Four attempts at one sink, one at the other.
     assert_eq!(peer.requests().len(), 5);
+
+    // Where nothing is kept, no place for it is named.
+    let told = place.send(&peer, "in.jsonl --mode at-most-once").await.exits(3);
+    assert_eq!(told.stderr, "");
 }
 
 #[tokio::test]
