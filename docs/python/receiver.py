@@ -1,6 +1,20 @@
 """A receiver in Python that shares its Redis with idemp's receivers: claim, process, complete or release.
 
-Copy this file. It needs Python 3.11, fastapi and redis. It keeps the keys of the base document, so peers that do only
+Copy this file. It needs Python 3.11, and `pip install fastapi redis uvicorn`. Beside it, in `main.py`:
+
+    import os
+    from redis.asyncio import Redis
+    from receiver import make_app
+
+    async def process(key, envelope):
+        print(key, envelope["event"], envelope["data"], flush=True)
+
+    app = make_app(Redis.from_url(os.environ["REDIS_URL"]), os.environ["WEBHOOK_SECRET"].encode(), process)
+
+and start it with `REDIS_URL=redis://127.0.0.1:6379/0 WEBHOOK_SECRET=... uvicorn main:app --port 8000`. A request without one of
+the two headers is answered 422 by FastAPI, where idemp's receiver answers 401 or 400; a sender treats all three as final.
+
+It keeps the keys of the base document, so peers that do only
 `SET idemp:<key> 1 EX <ttl> NX` work beside it as before. How much time a key has left tells what it means: up to
 LONGEST_LEASE seconds, somebody is at work on the event; more, it is done.
 """
