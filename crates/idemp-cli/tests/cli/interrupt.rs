@@ -110,7 +110,10 @@ async fn what_was_taken_and_what_was_not_are_each_named_with_the_way_to_send_the
         well.url("/hook")
     );
     place.run(&words).await.exits(0);
-    assert_eq!(keys(&well), keys_of(2..=5));
+    // Which of them was tried first is not settled.
+    let mut all = [keys(&peer), keys(&well)].concat();
+    all.sort();
+    assert_eq!(all, keys_of(1..=5));
 }
 
 #[tokio::test]
