@@ -234,7 +234,7 @@ impl<'a> Pass<'a> {
     /// Reads names of entries until there are enough for the attempts that are left: all of them, where there is no
     /// limit. Bodies are read when their turn comes.
     async fn look_ahead(&mut self) -> Result<(), StoreError> {
-        while self.unsettled() < self.attempts_left {
+        while (self.ahead.len() as u64) < self.attempts_left {
             let Some((store, selection)) = self.selections.front_mut() else {
                 return Ok(());
             };

@@ -498,6 +498,29 @@ async fn a_limit_counts_attempts_and_not_what_is_refused_or_held() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_limit_is_not_used_up_by_a_page_of_entries_that_somebody_holds() {
+    let clock = Clock::start();
+    let store = filled(letters(1_001)).await;
+    let (token, lease) = (LeaseToken::random(), Duration::from_secs(600));
+    // Two pages of the store, and a limit that one page would fill.
+    for id in &ids(&store).await[..1_000] {
+        assert!(matches!(
+            store.claim(id, &token, lease, clock.now()).await,
+            Ok(Claim::Claimed(_))
+        ));
+    }
+    let peer = Arc::new(Peer::new(clock, [], DELIVERED));
+    let options = ReplayOptions {
+        limit: Some(1),
+        ..ReplayOptions::default()
+    };
+    let (summary, _) = replay(&replayer(clock, options), &store, &peer, &CancellationToken::new()).await;
+    assert_eq!(peer.keys(), ["r1:tool_end:1001"]);
+    assert_eq!((summary.selected, summary.replayed), (1, 1));
+    assert_eq!(clock.0.elapsed(), Duration::ZERO, "and nothing was waited for");
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_a_limited_replay_leaves_when_it_stops_is_counted_up_to_the_limit() {
     let clock = Clock::start();
     let options = |limit| ReplayOptions {
