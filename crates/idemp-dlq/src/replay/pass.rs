@@ -155,6 +155,9 @@ impl<'a> Pass<'a> {
         (self.observe)(Progress::Selected { entries });
         while self.attempts_left > 0 {
             self.look_ahead().await?;
+            if self.cancel.is_cancelled() {
+                return Ok(Some(Stopped::Cancelled));
+            }
             let Some(entry) = self.ahead.pop_front() else { break };
             self.at_hand = true;
             if self.is_given_up(&entry) {
@@ -197,10 +200,12 @@ impl<'a> Pass<'a> {
                 if self.is_given_up(&waiting.entry) {
                     continue;
                 }
+                // Before the look: a lease may end while the store answers that it holds.
+                let is_over = waiting.is_over((self.clock)());
                 match self.visit(&waiting.entry).await? {
                     Visit::Done => {}
                     Visit::Cancelled => return Ok(Some(Stopped::Cancelled)),
-                    Visit::Held { .. } if waiting.is_over((self.clock)()) => {
+                    Visit::Held { .. } if is_over => {
                         self.done(&waiting.entry, Fate::Held);
                     }
                     Visit::Held { .. } => {
@@ -234,7 +239,7 @@ impl<'a> Pass<'a> {
     /// Reads names of entries until there are enough for the attempts that are left: all of them, where there is no
     /// limit. Bodies are read when their turn comes.
     async fn look_ahead(&mut self) -> Result<(), StoreError> {
-        while (self.ahead.len() as u64) < self.attempts_left {
+        while (self.ahead.len() as u64) < self.attempts_left && !self.cancel.is_cancelled() {
             let Some((store, selection)) = self.selections.front_mut() else {
                 return Ok(());
             };

@@ -89,7 +89,8 @@ pub enum Stopped {
 
 /// What a replay did. `selected` is the sum of all the other numbers.
 ///
-/// Where a limit on attempts ended it, what lies behind that in the selection is in none of the numbers.
+/// Where a limit on attempts ended it, what lies behind that in the selection, and what somebody else still held then, is
+/// in none of the numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReplaySummary {

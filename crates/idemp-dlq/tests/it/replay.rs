@@ -807,6 +807,8 @@ enum Fault {
     Purged,
     /// The second entry cannot be read.
     Unreadable,
+    /// The answer to a claim takes its time.
+    Slow,
 }
 
 struct Faulty {
@@ -859,6 +861,9 @@ impl DeadLetterStore for Faulty {
             return Err(StoreError::new(StoreErrorKind::Record, "entry 2 cannot be read"));
         }
         let claim = self.inner.claim(id, token, lease, now).await;
+        if matches!(self.fault, Fault::Slow) {
+            sleep(Duration::from_millis(400)).await;
+        }
         if matches!(self.fault, Fault::Purged) {
             self.inner
                 .purge(&Filter {
@@ -902,6 +907,46 @@ impl DeadLetterStore for Faulty {
     }
 
     async fn close(&self) {}
+}
+
+/// A look begins each 1.4 s, one of them at 29.8 s.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_ends_while_the_store_answers_is_waited_out() {
+    let clock = Clock::start();
+    let store = Faulty::of(1, Fault::Slow).await;
+    let id = ids(&store.inner).await.remove(0);
+    let (dead, lease) = (LeaseToken::random(), Duration::from_secs(30));
+    let claimed = store.inner.claim(&id, &dead, lease, clock.now()).await;
+    assert!(matches!(claimed, Ok(Claim::Claimed(_))));
+    let peer = Arc::new(Peer::new(clock, [], DELIVERED));
+    let replayer = replayer(clock, ReplayOptions::default());
+    let (summary, fates) = replay(&replayer, &store, &peer, &CancellationToken::new()).await;
+    assert_eq!(fates, [Fate::Replayed]);
+    assert_eq!((summary.replayed, summary.held), (1, 0));
+}
+
+/// Nothing else would end it before the last page: none of the letters has a target.
+#[tokio::test(start_paused = true)]
+async fn cancelling_ends_a_replay_that_skips_letters() {
+    let clock = Clock::start();
+    let store = Faulty::of(3, Fault::Slow).await;
+    let cancel = CancellationToken::new();
+    let replayer = replayer(clock, ReplayOptions::default());
+    let mut skipped = 0;
+    let mut observe = |progress: Progress<'_>| {
+        if let Progress::Settled { fate, .. } = progress {
+            assert_eq!(*fate, Fate::NoTarget);
+            skipped += 1;
+            cancel.cancel();
+        }
+    };
+    let summary = replayer
+        .run(&store, &Filter::default(), &|_| None, &mut observe, &cancel)
+        .await
+        .unwrap();
+    assert_eq!(skipped, 1);
+    assert_eq!(summary.stopped, Some(Stopped::Cancelled));
+    assert_eq!((summary.selected, summary.no_target, summary.left), (3, 1, 2));
 }
 
 #[tokio::test(start_paused = true)]
