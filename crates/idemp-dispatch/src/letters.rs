@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::io;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -105,7 +106,8 @@ impl Failure {
     }
 }
 
-/// The cause on one line, with what is behind it. A store's errors hold no secret and nothing of a payload.
+/// The store's own words, and those of the system behind them. What lies between may quote an answer, an address or a
+/// key.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let error = match self {
@@ -116,9 +118,12 @@ impl fmt::Display for Failure {
         let mut text = error.to_string();
         let mut next = error.source();
         while let Some(source) = next {
-            let more = source.to_string();
-            if !text.contains(&more) {
-                text = format!("{text}: {more}");
+            if let Some(error) = source.downcast_ref::<io::Error>() {
+                text = match error.raw_os_error() {
+                    Some(_) => format!("{text}: {error}"),
+                    None => format!("{text}: {}", error.kind()),
+                };
+                break;
             }
             next = source.source();
         }
@@ -184,15 +189,35 @@ impl Watched {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use super::*;
 
+    /// As a client's error may: it repeats what was asked for and what was answered.
+    #[derive(Debug)]
+    struct Quotes(io::Error);
+
+    impl fmt::Display for Quotes {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("PUT http://host/bucket/key: <Token>secret</Token>")
+        }
+    }
+
+    impl Error for Quotes {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            Some(&self.0)
+        }
+    }
+
     #[test]
-    fn a_cause_is_one_line_with_what_is_behind_it() {
-        let refused = io::Error::new(io::ErrorKind::ConnectionRefused, "refused\nby 127.0.0.1");
-        let error = StoreError::new(StoreErrorKind::Unavailable, "no connection").with_source(refused);
-        assert_eq!(Failure::Said(error).to_string(), "no connection: refused by 127.0.0.1");
+    fn of_a_cause_the_words_of_the_system_alone_are_told() {
+        let told = |cause: io::Error| {
+            let error = StoreError::new(StoreErrorKind::Unavailable, "no connection").with_source(Quotes(cause));
+            Failure::Said(error).to_string()
+        };
+        assert_eq!(
+            told(io::Error::from_raw_os_error(111)),
+            "no connection: Connection refused (os error 111)"
+        );
+        assert_eq!(told(io::Error::other("secret")), "no connection: other error");
         assert_eq!(Failure::Silent.to_string(), "the store does not answer");
     }
 }
