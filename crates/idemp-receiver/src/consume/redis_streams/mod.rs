@@ -84,7 +84,7 @@ impl RedisStreamsConsumer {
     }
 
     /// Asks the server for a sign of life, over a connection of its own and with the login. A server that is there and
-    /// busy, such as with loading its data, will do.
+    /// cannot serve now, such as one that loads its data or whose disk is full, will do.
     ///
     /// # Errors
     /// If it cannot be reached, does not answer in time, or refuses the login.
@@ -96,7 +96,7 @@ impl RedisStreamsConsumer {
         let link = Link::new(self.client.clone(), connect_within, answer_within);
         match link.ask(&cmd("PING")).await {
             Ok(_) => Ok(()),
-            Err(error) if matches!(error.code(), Some("LOADING" | "BUSY" | "MASTERDOWN" | "NOPERM")) => Ok(()),
+            Err(error) if is_there(&error) => Ok(()),
             Err(error) => Err(ConsumerError::unreachable(link::cause(&error))),
         }
     }
@@ -472,10 +472,45 @@ async fn acknowledge(shared: Arc<Shared>, id: String) {
     }
 }
 
+/// Whether the server has answered, and with something else than that it does not know the login or the database.
+fn is_there(error: &RedisError) -> bool {
+    match error.code() {
+        None | Some("NOAUTH" | "WRONGPASS") => false,
+        Some("ERR") => error
+            .detail()
+            .is_some_and(|said| said.starts_with("max number of clients")),
+        Some(_) => true,
+    }
+}
+
 fn is_no_group(fault: &Fault) -> bool {
     matches!(fault, Fault::Server(error) if error.code() == Some("NOGROUP"))
 }
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_cannot_serve_now_is_there() {
+        for (answer, expected) in [
+            ("LOADING Redis is loading the dataset in memory", true),
+            ("MISCONF Redis is configured to save RDB snapshots", true),
+            ("NOPERM this user has no permissions to run the 'ping' command", true),
+            ("ERR max number of clients reached", true),
+            ("ERR DB index is out of range", false),
+            ("NOAUTH Authentication required.", false),
+            ("WRONGPASS invalid username-password pair", false),
+        ] {
+            let reply = redis::parse_redis_value(format!("-{answer}\r\n").as_bytes());
+            let error = reply.and_then(Value::extract_error).unwrap_err();
+            assert_eq!(is_there(&error), expected, "{answer}");
+        }
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        assert!(!is_there(&refused.into()));
+    }
 }
