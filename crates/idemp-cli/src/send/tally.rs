@@ -115,11 +115,15 @@ impl Tally {
         }
         let shutdown = Reason::Shutdown.code();
         if let Some(letters) = self.all.dead_lettered_by_reason.get(shutdown) {
-            steps.push(format!(
-                "{letters} events were accepted and not delivered yet: they are dead letters in {}, and \
-                 `idemp replay --reason {shutdown}` sends them",
-                self.dlq
-            ));
+            let what = if self.dlq == "memory:" {
+                "they were dead letters in memory, and are lost".to_owned()
+            } else {
+                format!(
+                    "they are dead letters in {}, and `idemp replay --reason {shutdown}` sends them",
+                    self.dlq
+                )
+            };
+            steps.push(format!("{letters} events were accepted and not delivered yet: {what}"));
         }
         if let Some(dropped) = self.all.dropped_by_reason.get(shutdown) {
             steps.push(format!(
@@ -127,9 +131,12 @@ impl Tally {
             ));
         }
         if let Some(line) = self.resume_from_line {
-            steps.push(format!(
-                "from line {line} on nothing was taken yet: `--from-line {line}` sends that"
-            ));
+            let what = if self.unsaved_lines.contains(&line) {
+                format!("line {line} is saved nowhere: `--from-line {line}` sends it, and what follows once more")
+            } else {
+                format!("from line {line} on nothing was taken yet: `--from-line {line}` sends that")
+            };
+            steps.push(what);
         }
         steps
     }
@@ -332,6 +339,38 @@ mod tests {
              unsaved                1  lines 99\n\
              resume from line 99"
         );
+    }
+
+    #[test]
+    fn the_next_steps_are_those_that_help() {
+        let steps = |set: fn(&mut Tally)| {
+            let mut tally = Tally {
+                interrupted: true,
+                dlq: "sqlite:d.db".to_owned(),
+                ..Tally::default()
+            };
+            set(&mut tally);
+            tally.next_steps()
+        };
+        assert_eq!(steps(|_| ()), [""; 0]);
+        assert_eq!(
+            steps(|tally| tally.resume_from(Some(7))),
+            ["from line 7 on nothing was taken yet: `--from-line 7` sends that"]
+        );
+        assert_eq!(
+            steps(|tally| {
+                tally.unsaved(&sink("webhook"), 5);
+                tally.resume_from(Some(7));
+            }),
+            ["line 5 is saved nowhere: `--from-line 5` sends it, and what follows once more"]
+        );
+        let in_a_file = steps(|tally| tally.dead_lettered(&sink("webhook"), Reason::Shutdown));
+        assert!(in_a_file[0].ends_with("in sqlite:d.db, and `idemp replay --reason shutdown` sends them"));
+        let in_memory = steps(|tally| {
+            tally.dlq = "memory:".to_owned();
+            tally.dead_lettered(&sink("webhook"), Reason::Shutdown);
+        });
+        assert!(in_memory[0].ends_with("they were dead letters in memory, and are lost"));
     }
 
     #[test]
