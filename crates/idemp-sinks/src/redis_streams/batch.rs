@@ -1,7 +1,7 @@
 //! Commands that wait go out together.
 //!
-//! The client writes each command for itself, with a wake-up and an allocation each. A pipeline costs that once for
-//! all that is in it.
+//! The client has a message, a buffer and an answer for each command that it is given. A pipeline has one of them for all
+//! that is in it.
 
 use std::io;
 
