@@ -51,7 +51,8 @@ pub(super) fn brokers(settings: &ClientConfig) -> Result<(), ConsumerError> {
         drop(consumer.poll(wait));
     }
     let said = consumer.context().0.get().cloned();
-    Err(ConsumerError::unreachable(
-        said.unwrap_or_else(|| format!("{:?}", error.rdkafka_error_code())),
-    ))
+    Err(ConsumerError::unreachable(said.unwrap_or_else(|| {
+        let code = error.rdkafka_error_code();
+        code.map_or_else(|| "no answer".to_owned(), |code| format!("{code:?}"))
+    })))
 }
