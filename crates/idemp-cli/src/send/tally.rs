@@ -7,6 +7,7 @@ use idemp_core::{Reason, SinkName};
 use serde::Serialize;
 
 use crate::exit::Exit;
+use crate::store::MEMORY;
 
 /// How many line numbers the summary names.
 const LINES: usize = 1_000;
@@ -115,7 +116,7 @@ impl Tally {
         }
         let shutdown = Reason::Shutdown.code();
         if let Some(letters) = self.all.dead_lettered_by_reason.get(shutdown) {
-            let what = if self.dlq == "memory:" {
+            let what = if self.dlq == MEMORY {
                 "they were dead letters in memory, and are lost".to_owned()
             } else {
                 format!(

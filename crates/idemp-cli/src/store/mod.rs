@@ -17,6 +17,9 @@ use lazy::LazyStore;
 
 const DEFAULT: &str = "sqlite:idemp-dlq.db";
 
+/// The name of a store that is gone with its process.
+pub(crate) const MEMORY: &str = "memory:";
+
 /// Beside the store lies the file that takes dead letters when the store does not.
 const FALLBACK_SUFFIX: &str = ".fallback";
 
@@ -57,7 +60,7 @@ impl StoreArg {
 impl fmt::Display for StoreArg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Memory => f.write_str("memory:"),
+            Self::Memory => f.write_str(MEMORY),
             Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
             Self::Remote(address) => {
                 f.write_str(&address.shown())?;
