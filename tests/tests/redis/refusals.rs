@@ -7,7 +7,9 @@ use idemp_testkit::proxy::Proxy;
 use idemp_testkit::until;
 use idemp_tests::Redis;
 
-use crate::support::{DELIVERED, Lane, STREAM, behind, config, deliver, event, failure, keys_in, on_each};
+use crate::support::{
+    DELIVERED, Lane, STREAM, assert_ran_out, behind, config, deliver, event, failure, keys_in, on_each,
+};
 
 #[test]
 fn a_server_that_is_full_is_tried_again_until_it_has_room() {
@@ -16,16 +18,7 @@ fn a_server_that_is_full_is_tried_again_until_it_has_room() {
         let lane = Lane::to(config(&redis));
         redis.client().call(&["CONFIG", "SET", "maxmemory", "1"]);
         let settlement = lane.one(event()).await;
-        assert!(
-            matches!(
-                settlement,
-                Settlement::DeadLettered {
-                    reason: Reason::RetriesExhausted,
-                    attempts: 4
-                }
-            ),
-            "{settlement:?}"
-        );
+        assert_ran_out(&settlement);
         let letter = lane.letters().await.remove(0);
         assert!(!letter.maybe_delivered);
         let codes: Vec<_> = letter.attempts.iter().map(|attempt| attempt.cause).collect();

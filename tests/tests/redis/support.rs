@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use idemp_core::{
-    Attempt, BreakerConfig, EventType, Failure, Message, Outcome, RetrySchedule, Run, Secret, Sink, SinkName,
+    Attempt, BreakerConfig, EventType, Failure, Message, Outcome, Reason, RetrySchedule, Run, Secret, Sink, SinkName,
 };
 use idemp_dispatch::{Dispatcher, LaneConfig, LaneStats, Report, Settlement};
 use idemp_dlq::{DeadLetter, DeadLetterStore, Filter, ReplayOptions, Replayer, SqliteStore, Target};
@@ -34,6 +34,21 @@ pub(crate) fn on_each(test: impl AsyncFn(PathBuf)) {
         println!("on {}", program.display());
         runtime.block_on(test(program));
     }
+}
+
+/// That all four attempts were made, and the event is a dead letter.
+#[track_caller]
+pub(crate) fn assert_ran_out(settlement: &Settlement) {
+    assert!(
+        matches!(
+            settlement,
+            Settlement::DeadLettered {
+                reason: Reason::RetriesExhausted,
+                attempts: 4
+            }
+        ),
+        "{settlement:?}"
+    );
 }
 
 /// A dispatcher with one lane, whose dead letters lie in a file. It waits a fiftieth of the usual times.
