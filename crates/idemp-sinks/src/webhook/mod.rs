@@ -30,6 +30,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use idemp_core::headers::{HeaderLine, lower};
 use idemp_core::{
     Attempt, Detail, Failure, KeyHasDot, Message, Outcome, Refusal, RetryAfter, Signer, Sink, StandardSigner,
@@ -105,12 +106,13 @@ impl WebhookSink {
         // Room for ours and for what the client adds, so that the map does not grow.
         let mut headers = HeaderMap::with_capacity(self.headers.len() + 8);
         headers.extend(self.headers.iter().map(|(name, value)| (name.clone(), value.clone())));
-        headers.insert(IDEMPOTENCY_KEY, HeaderValue::from_str(key.as_str())?);
-        headers.insert(X_EVENT_TYPE, HeaderValue::from_str(key.event_type())?);
-        headers.insert(
-            X_SIGNATURE_256,
-            HeaderValue::from_bytes(self.signer.header(body).as_bytes())?,
-        );
+        let signature = self.signer.header(body);
+        let values = [key.as_str(), key.event_type(), signature.as_str()];
+        // The values share one piece of memory.
+        let mut text = Bytes::from(values.concat());
+        for (name, value) in [IDEMPOTENCY_KEY, X_EVENT_TYPE, X_SIGNATURE_256].into_iter().zip(values) {
+            headers.insert(name, HeaderValue::from_maybe_shared(text.split_to(value.len()))?);
+        }
         if let Some(signer) = &self.standard {
             let signed = signer.sign(key.as_str(), now, body)?;
             headers.insert(WEBHOOK_ID, HeaderValue::try_from(signed.id)?);
@@ -121,24 +123,6 @@ impl WebhookSink {
         *request.headers_mut() = headers;
         *request.body_mut() = Some(body.clone().into());
         Ok(request)
-    }
-
-    async fn settle(&self, response: Response, attempt: Attempt) -> Outcome {
-        let status = response.status();
-        let until = Instant::from_std(attempt.deadline).min(Instant::now() + BODY_TIME);
-        if status.is_success() {
-            drain(response, self.max_response_bytes, until).await;
-            return Outcome::Delivered {
-                status: Some(status.as_u16()),
-            };
-        }
-        let retry_after = retry_after(response.headers(), attempt.now);
-        let redirect = redirect_detail(response.headers()).filter(|_| status.is_redirection());
-        let body = drain(response, self.max_response_bytes, until).await;
-        Failure::status(status.as_u16())
-            .with_retry_after(retry_after)
-            .with_detail(redirect.unwrap_or_else(|| Detail::from_bytes(&body)))
-            .into()
     }
 }
 
@@ -154,7 +138,11 @@ impl Sink for WebhookSink {
             Err(Unfit(why)) => return classify::not_sent(why).into(),
         };
         match timeout_at(deadline, self.client.execute(request)).await {
-            Ok(Ok(response)) => self.settle(response, attempt).await,
+            Ok(Ok(mut response)) => {
+                let until = deadline.min(Instant::now() + BODY_TIME);
+                let body = drain(&mut response, self.max_response_bytes, until).await;
+                outcome(&response, &body, attempt.now)
+            }
             Ok(Err(error)) => classify::failure(&error, self.url.scheme() == "https").into(),
             Err(_elapsed) => classify::out_of_time().into(),
         }
@@ -210,8 +198,23 @@ fn client(config: &WebhookConfig, url: &Url) -> Result<Client, WebhookError> {
         .map_err(|error| WebhookError::new(WebhookErrorKind::Client, "could not be set up").with_source(error))
 }
 
+/// What a response says, `body` being what was read of its body.
+fn outcome(response: &Response, body: &[u8], now: SystemTime) -> Outcome {
+    let status = response.status();
+    if status.is_success() {
+        return Outcome::Delivered {
+            status: Some(status.as_u16()),
+        };
+    }
+    let redirect = redirect_detail(response.headers()).filter(|_| status.is_redirection());
+    Failure::status(status.as_u16())
+        .with_retry_after(retry_after(response.headers(), now))
+        .with_detail(redirect.unwrap_or_else(|| Detail::from_bytes(body)))
+        .into()
+}
+
 /// Reads a response body up to `limit` bytes or until `until`, and gives what came. Errors end it like anything else.
-async fn drain(mut response: Response, limit: usize, until: Instant) -> Vec<u8> {
+async fn drain(response: &mut Response, limit: usize, until: Instant) -> Vec<u8> {
     let mut body = Vec::new();
     // A body that is known to be empty leaves the connection free already.
     if response.content_length() == Some(0) {
