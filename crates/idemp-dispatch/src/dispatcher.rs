@@ -1,25 +1,22 @@
 //! Takes events on, fans them out to the lanes, and keeps account of what is unsettled.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use idemp_core::{IdempotencyKey, Message, Refusal, SinkName};
+use idemp_core::{Message, Refusal, SinkName};
+use tokio::runtime;
 use tokio::sync::OnceCell;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tokio_util::task::task_tracker::TaskTrackerToken;
-use tracing::Instrument;
 
 use crate::clock::{Clock, SystemClock};
 use crate::config::{ConfigError, LaneConfig};
-use crate::lane::{Lane, Room};
-use crate::settlement::{Handle, Report, Settlement, until_settled};
-use crate::slot::{Settle, Settled, slot};
+use crate::lane::Lane;
+use crate::ledger::{Barred, Ledger};
+use crate::room::Room;
+use crate::settlement::{Handle, Report};
+use crate::slot::Settled;
 use crate::stats::Stats;
 
 /// Takes events and sees each of them to its end at every sink.
@@ -34,34 +31,11 @@ pub struct Dispatcher {
 
 struct Inner {
     lanes: Vec<Arc<Lane>>,
-    ledger: Mutex<Ledger>,
-    tasks: TaskTracker,
+    ledger: Arc<Ledger>,
     stopping: CancellationToken,
     aborting: CancellationToken,
     /// Whether the sinks are closed.
     closed: OnceCell<()>,
-}
-
-/// What is accepted and not settled.
-struct Ledger {
-    open: Open,
-    unsettled: HashMap<IdempotencyKey, Vec<Place>>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Open {
-    Yes,
-    /// A letter could not be saved.
-    Refusing,
-    /// Shut down.
-    Closed,
-}
-
-/// One event in one lane.
-struct Place {
-    lane: usize,
-    body: Bytes,
-    settled: Settled,
 }
 
 /// What a submitted event meets.
@@ -109,11 +83,7 @@ impl Dispatcher {
         };
         let inner = Inner {
             lanes: lanes.into_iter().map(lane).collect(),
-            ledger: Mutex::new(Ledger {
-                open: Open::Yes,
-                unsettled: HashMap::new(),
-            }),
-            tasks: TaskTracker::new(),
+            ledger: Arc::default(),
             stopping,
             aborting,
             closed: OnceCell::new(),
@@ -150,12 +120,13 @@ impl Dispatcher {
         let mut seats = Vec::with_capacity(wanting.len());
         for index in wanting {
             let lane = &self.inner.lanes[index];
-            let room = match lane.room(&message) {
+            let len = message.body().len();
+            let room = match lane.rooms.take_now(len) {
                 Some(room) => Some(room),
                 None => tokio::select! {
                     biased;
                     () = self.inner.stopping.cancelled() => None,
-                    room = lane.wait_for_room(&message) => room,
+                    room = lane.rooms.take(len) => room,
                 },
             };
             match room {
@@ -178,7 +149,7 @@ impl Dispatcher {
         let mut seats = Vec::with_capacity(wanting.len());
         for index in wanting {
             let lane = &self.inner.lanes[index];
-            match lane.room(&message) {
+            match lane.rooms.take_now(message.body().len()) {
                 Some(room) => seats.push((index, room)),
                 None => return Err(SubmitError::new(SubmitErrorKind::Full(lane.name().clone()), message)),
             }
@@ -203,84 +174,38 @@ impl Dispatcher {
             lane.config.sink.check(message).map_err(refused)?;
             wanted.push(index);
         }
-        let ledger = self.inner.lock();
-        let on_its_way = ledger.admits(message).map_err(error)?;
-        let join = |&lane: &usize| Some((self.inner.lanes[lane].name().clone(), settled_in(on_its_way, lane)?));
-        // An event that is on its way in all of these lanes needs no room.
-        match wanted.iter().map(join).collect() {
-            Some(places) if !on_its_way.is_empty() => Ok(Asked::OnItsWay(Handle {
-                key: message.key().clone(),
-                places,
-            })),
+        let on_its_way = self.inner.ledger.look_up(message, &wanted);
+        match on_its_way.map_err(|barred| error(barred.into()))? {
+            // An event that is on its way in all of these lanes needs no room.
+            Some(settled) if !settled.is_empty() => Ok(Asked::OnItsWay(self.handle(message, wanted, settled))),
             _ => Ok(Asked::Wanted(wanted)),
         }
     }
 
     /// Accepts the event in all lanes at once, or in none.
     fn accept(&self, message: Message, seats: Vec<Seat>) -> Result<Handle, SubmitError> {
-        let (mut places, mut accepted) = (Vec::with_capacity(seats.len()), Vec::with_capacity(seats.len()));
-        let mut ledger = self.inner.lock();
-        if let Err(kind) = ledger.admits(&message) {
-            drop(ledger);
-            return Err(SubmitError::new(kind, message));
+        let runtime = runtime::Handle::current();
+        let lanes = seats.iter().map(|(lane, _)| *lane);
+        let accepted = match self.inner.ledger.accept(&message, lanes.clone()) {
+            Ok(accepted) => accepted,
+            Err(barred) => return Err(SubmitError::new(barred.into(), message)),
+        };
+        let handle = self.handle(&message, lanes, accepted.settled);
+        let mut fresh = accepted.fresh.into_iter().peekable();
+        for (lane, room) in seats {
+            if let Some(event) = fresh.next_if(|event| event.lane() == lane) {
+                self.inner.lanes[lane].take(event, room, &runtime);
+            }
         }
-        for (index, room) in seats {
-            let lane = &self.inner.lanes[index];
-            let on_its_way = ledger.unsettled.entry(message.key().clone()).or_default();
-            let settled = match settled_in(on_its_way, index) {
-                Some(settled) => settled,
-                None => {
-                    let (settle, settled) = slot();
-                    let place = Place {
-                        lane: index,
-                        body: message.body().clone(),
-                        settled: settled.clone(),
-                    };
-                    on_its_way.push(place);
-                    lane.count_accepted();
-                    // Tracked while the ledger is locked: a shutdown waits for the task, or the event is refused.
-                    accepted.push((index, room, settle, self.inner.tasks.token()));
-                    settled
-                }
-            };
-            places.push((lane.name().clone(), settled));
-        }
-        drop(ledger);
-        for (index, room, settle, token) in accepted {
-            tokio::spawn(self.task(index, message.clone(), room, settle, token));
-        }
-        Ok(Handle {
-            key: message.key().clone(),
-            places,
-        })
+        Ok(handle)
     }
 
-    /// Takes an event to its end in one lane.
-    fn task(
-        &self,
-        lane: usize,
-        message: Message,
-        room: Room,
-        settle: Settle,
-        token: TaskTrackerToken,
-    ) -> impl Future<Output = ()> + Send + 'static {
-        let place = Unsettled {
-            inner: Arc::clone(&self.inner),
+    fn handle(&self, message: &Message, lanes: impl IntoIterator<Item = usize>, settled: Vec<Settled>) -> Handle {
+        let names = lanes.into_iter().map(|lane| self.inner.lanes[lane].name().clone());
+        Handle {
             key: message.key().clone(),
-            lane,
-        };
-        let span = tracing::debug_span!("deliver", sink = %self.inner.lanes[lane].name());
-        async move {
-            let settlement = place.inner.lanes[place.lane].deliver(message, room).await;
-            if matches!(settlement, Settlement::Unsaved { .. }) {
-                place.inner.lock().refuse();
-            }
-            // Forgotten before it is told, so that whoever hears of it can submit it anew.
-            drop(place);
-            settle.tell(settlement);
-            drop(token);
+            places: names.zip(settled).collect(),
         }
-        .instrument(span)
     }
 
     /// Waits until what was accepted before the call is settled, and goes on working. Returns how many
@@ -289,22 +214,14 @@ impl Dispatcher {
     /// # Cancel safety
     /// Safe: dropping the future only stops the waiting.
     pub async fn flush(&self, timeout: Duration) -> usize {
-        let deadline = Instant::now() + timeout;
-        let unsettled: Vec<Settled> = self
-            .inner
-            .lock()
-            .unsettled
-            .values()
-            .flatten()
-            .map(|place| place.settled.clone())
-            .collect();
-        let mut left = 0;
-        for settled in &unsettled {
-            if tokio::time::timeout_at(deadline, until_settled(settled)).await.is_err() {
-                left += 1;
+        let unsettled = self.inner.ledger.draw_line();
+        let all = async {
+            for counter in &unsettled {
+                counter.wait().await;
             }
-        }
-        left
+        };
+        let _in_time = tokio::time::timeout(timeout, all).await;
+        unsettled.iter().map(TaskTracker::len).sum()
     }
 
     /// Ends in order: nothing more is accepted; waits are cut short and their events dead-lettered with reason
@@ -315,12 +232,14 @@ impl Dispatcher {
     /// Once begun, the end goes on if the future is dropped, but attempts in flight get no deadline and sinks are not
     /// closed. Calling it again waits for the same end.
     pub async fn shutdown(&self, deadline: Duration) -> Stats {
-        self.inner.lock().open = Open::Closed;
+        self.inner.ledger.close();
         self.inner.stopping.cancel();
-        self.inner.tasks.close();
-        if tokio::time::timeout(deadline, self.inner.tasks.wait()).await.is_err() {
+        for lane in &self.inner.lanes {
+            lane.stop();
+        }
+        if self.flush(deadline).await > 0 {
             self.inner.aborting.cancel();
-            self.inner.tasks.wait().await;
+            self.flush(Duration::MAX).await;
         }
         let close = || async {
             for lane in &self.inner.lanes {
@@ -335,10 +254,7 @@ impl Dispatcher {
 
     /// Takes new work again after a dead letter could not be saved, when the operator has mended the store.
     pub fn accept_again(&self) {
-        let mut ledger = self.inner.lock();
-        if ledger.open == Open::Refusing {
-            ledger.open = Open::Yes;
-        }
+        self.inner.ledger.accept_again();
     }
 
     /// Counts since the start.
@@ -354,61 +270,6 @@ impl fmt::Debug for Dispatcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Dispatcher").field("stats", &self.stats()).finish()
     }
-}
-
-impl Inner {
-    fn lock(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// An event's place in the ledger, which is free again when its task ends, however it ends.
-struct Unsettled {
-    inner: Arc<Inner>,
-    key: IdempotencyKey,
-    lane: usize,
-}
-
-impl Drop for Unsettled {
-    fn drop(&mut self) {
-        self.inner.lock().forget(&self.key, self.lane);
-    }
-}
-
-impl Ledger {
-    /// Where the event is on its way, if it may be submitted at all.
-    fn admits(&self, message: &Message) -> Result<&[Place], SubmitErrorKind> {
-        match self.open {
-            Open::Yes => {}
-            Open::Refusing => return Err(SubmitErrorKind::DeadLettersFail),
-            Open::Closed => return Err(SubmitErrorKind::Closed),
-        }
-        let places = self.unsettled.get(message.key()).map_or(&[][..], Vec::as_slice);
-        match places.iter().any(|place| place.body != message.body()) {
-            true => Err(SubmitErrorKind::Conflict),
-            false => Ok(places),
-        }
-    }
-
-    fn refuse(&mut self) {
-        if self.open == Open::Yes {
-            self.open = Open::Refusing;
-        }
-    }
-
-    fn forget(&mut self, key: &IdempotencyKey, lane: usize) {
-        if let Entry::Occupied(mut places) = self.unsettled.entry(key.clone()) {
-            places.get_mut().retain(|place| place.lane != lane);
-            if places.get().is_empty() {
-                places.remove();
-            }
-        }
-    }
-}
-
-fn settled_in(places: &[Place], lane: usize) -> Option<Settled> {
-    let place = places.iter().find(|place| place.lane == lane)?;
-    Some(place.settled.clone())
 }
 
 /// An event that was not accepted, with the event.
@@ -458,6 +319,16 @@ pub enum SubmitErrorKind {
     DeadLettersFail,
     /// The dispatcher was shut down.
     Closed,
+}
+
+impl From<Barred> for SubmitErrorKind {
+    fn from(barred: Barred) -> Self {
+        match barred {
+            Barred::Conflict => Self::Conflict,
+            Barred::DeadLettersFail => Self::DeadLettersFail,
+            Barred::Closed => Self::Closed,
+        }
+    }
 }
 
 impl fmt::Display for SubmitError {

@@ -1,7 +1,12 @@
-//! One sink: its attempts, its waits, its breaker and its dead letters. One task per event, which ends with it.
+//! One sink: its attempts, its waits, its breaker and its dead letters.
+//!
+//! An event that is accepted stands in line for its attempt. Runners, as many as attempts may be in flight, take one
+//! event after another and end when none is left. An event that waits for its next attempt, or is on its way to the
+//! dead letters, has a task of its own, which ends with the wait or with the event.
 
 use std::ops::ControlFlow;
 use std::panic::AssertUnwindSafe;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -11,15 +16,20 @@ use idemp_core::{
     Transport, Verdict,
 };
 use idemp_dlq::DeadLetter;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
+use tokio::runtime::Handle;
+use tokio::task::coop::consume_budget;
+use tokio::time::{Instant, Sleep, sleep_until};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
+use tracing::{Instrument, Span};
 
 use crate::admission::{Admitted, Gate};
 use crate::clock::Clock;
-use crate::config::{LaneConfig, OnFull};
+use crate::config::LaneConfig;
+use crate::ledger::Unsettled;
 use crate::letters::Letters;
+use crate::line::{Line, Pushed};
 use crate::meters::Meters;
+use crate::room::{Room, Rooms};
 use crate::settlement::Settlement;
 use crate::stats::{Counts, LaneStats};
 
@@ -29,11 +39,8 @@ const OVERDUE: Duration = Duration::from_millis(500);
 pub(crate) struct Lane {
     pub(crate) config: LaneConfig,
     schedule: RetrySchedule,
-    attempts: Semaphore,
-    /// Room for events on their way to the sink.
-    room: Capacity,
-    /// Room for events that found none, on their way to the dead letters. As large as the other.
-    overflow: Capacity,
+    pub(crate) rooms: Rooms,
+    line: Line<Job>,
     gate: Gate,
     letters: Option<Letters>,
     counts: Counts,
@@ -45,37 +52,16 @@ pub(crate) struct Lane {
     aborting: CancellationToken,
 }
 
-/// How much may be unsettled.
-struct Capacity {
-    events: Arc<Semaphore>,
-    bytes: Arc<Semaphore>,
-}
-
-impl Capacity {
-    fn new(config: &LaneConfig) -> Self {
-        Self {
-            events: Arc::new(Semaphore::new(config.max_events)),
-            bytes: Arc::new(Semaphore::new(config.max_bytes)),
-        }
-    }
-
-    fn take_now(&self, bytes: u32) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
-        let event = Arc::clone(&self.events).try_acquire_owned().ok()?;
-        Some((event, Arc::clone(&self.bytes).try_acquire_many_owned(bytes).ok()?))
-    }
-
-    /// `None` never comes: nobody closes the semaphores.
-    async fn take(&self, bytes: u32) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
-        let event = Arc::clone(&self.events).acquire_owned().await.ok()?;
-        Some((event, Arc::clone(&self.bytes).acquire_many_owned(bytes).await.ok()?))
-    }
-}
-
-/// Room in a lane for one event, until it is settled.
-pub(crate) struct Room {
-    _permits: (OwnedSemaphorePermit, OwnedSemaphorePermit),
-    /// There was none on the way to the sink.
-    is_overflow: bool,
+/// An accepted event with all that is known of it.
+struct Job {
+    event: Unsettled,
+    room: Room,
+    delivery: Delivery,
+    accepted_at: SystemTime,
+    /// Child of the span in which the event was submitted.
+    span: Span,
+    /// Where it was submitted.
+    runtime: Handle,
 }
 
 impl Lane {
@@ -97,9 +83,8 @@ impl Lane {
                 Mode::AtLeastOnce => config.schedule.clone(),
                 Mode::AtMostOnce => RetrySchedule::once(),
             },
-            attempts: Semaphore::new(config.concurrency),
-            room: Capacity::new(&config),
-            overflow: Capacity::new(&config),
+            rooms: Rooms::new(&config),
+            line: Line::new(config.concurrency),
             gate: Gate::new(breaker, config.name.clone(), Arc::clone(&meters)),
             letters,
             counts: Counts::default(),
@@ -123,95 +108,61 @@ impl Lane {
         self.counts.snapshot(self.config.name.clone(), self.gate.state())
     }
 
-    /// Room for the event if there is any now.
-    pub(crate) fn room(&self, message: &Message) -> Option<Room> {
-        let bytes = self.weight(message);
-        if let Some(permits) = self.room.take_now(bytes) {
-            return Some(Room {
-                _permits: permits,
-                is_overflow: false,
-            });
-        }
-        match self.config.on_full {
-            OnFull::Wait => None,
-            OnFull::DeadLetter => {
-                let permits = self.overflow.take_now(bytes)?;
-                Some(Room {
-                    _permits: permits,
-                    is_overflow: true,
-                })
-            }
-        }
-    }
-
-    /// Waits for room.
-    pub(crate) async fn wait_for_room(&self, message: &Message) -> Option<Room> {
-        let is_overflow = self.config.on_full == OnFull::DeadLetter;
-        let capacity = if is_overflow { &self.overflow } else { &self.room };
-        let permits = capacity.take(self.weight(message)).await?;
-        Some(Room {
-            _permits: permits,
-            is_overflow,
-        })
-    }
-
-    fn weight(&self, message: &Message) -> u32 {
-        // `max_bytes` fits: the configuration was checked.
-        message.body().len().min(self.config.max_bytes) as u32
-    }
-
-    pub(crate) fn count_accepted(&self) {
+    /// Takes an accepted event to its end. What found no room on the way to the sink goes to the dead letters alone.
+    pub(crate) fn take(self: &Arc<Self>, event: Unsettled, room: Room, runtime: &Handle) {
         self.counts.accepted.add_one();
         self.meters.accepted.increment(1);
         self.meters.unsettled.increment(1.0);
-    }
-
-    /// Takes an accepted event to its end. What found no room on the way to the sink goes to the dead letters alone.
-    pub(crate) async fn deliver(&self, message: Message, room: Room) -> Settlement {
-        let accepted_at = self.clock.now();
-        let mut delivery = Delivery::default();
-        let end = if room.is_overflow {
-            End::GivenUp(Reason::LaneFull)
+        let job = Job {
+            event,
+            room,
+            delivery: Delivery::default(),
+            accepted_at: self.clock.now(),
+            span: tracing::debug_span!("deliver", sink = %self.config.name),
+            runtime: runtime.clone(),
+        };
+        if job.room.is_overflow {
+            self.give_up(job, Reason::LaneFull);
         } else {
-            self.attempt_until_settled(&message, &mut delivery).await
-        };
-        let settlement = match end {
-            End::Delivered => Settlement::Delivered {
-                attempts: made(&delivery),
-            },
-            // In a box, so that the future of an event that is delivered stays small.
-            End::GivenUp(reason) => Box::pin(self.give_up(message, &delivery, reason, accepted_at)).await,
-        };
-        self.count(&settlement);
-        settlement
+            self.stand_in_line(job);
+        }
     }
 
-    async fn attempt_until_settled(&self, message: &Message, delivery: &mut Delivery) -> End {
-        loop {
-            if self.stopping.is_cancelled() {
-                return End::GivenUp(Reason::Shutdown);
+    /// No attempt begins any more: what waits for one becomes a dead letter. Those in flight go on.
+    pub(crate) fn stop(self: &Arc<Self>) {
+        for job in self.line.close() {
+            self.give_up(job, Reason::Shutdown);
+        }
+    }
+
+    fn stand_in_line(self: &Arc<Self>, job: Job) {
+        let runtime = job.runtime.clone();
+        match self.line.push(job) {
+            Pushed::Waits => {}
+            Pushed::NeedsRunner(job) => {
+                let runner = Runner {
+                    lane: Arc::clone(self),
+                    first: Some(job),
+                    ended: false,
+                };
+                runtime.spawn(runner.run());
             }
-            // Nobody is overtaken: a place that somebody waits for is not free.
-            let place = match self.attempts.try_acquire() {
-                Ok(place) => Ok(place),
-                Err(_) => tokio::select! {
-                    biased;
-                    () = self.stopping.cancelled() => return End::GivenUp(Reason::Shutdown),
-                    place = self.attempts.acquire() => place,
-                },
-            };
-            let Some(admitted) = self.gate.admit() else {
-                return End::GivenUp(Reason::CircuitOpen);
-            };
-            let wait = match self.attempt(message, delivery, admitted).await {
-                ControlFlow::Break(end) => return end,
-                ControlFlow::Continue(wait) => wait,
-            };
-            drop(place);
-            tokio::select! {
-                biased;
-                () = self.stopping.cancelled() => return End::GivenUp(Reason::Shutdown),
-                () = tokio::time::sleep(wait) => {}
+            Pushed::Closed(job) => self.give_up(job, Reason::Shutdown),
+        }
+    }
+
+    /// Makes one attempt at an event and sends it on its way.
+    async fn attend(self: &Arc<Self>, mut job: Job, limits: &mut Limits<'_, '_>) {
+        let Some(admitted) = self.gate.admit() else {
+            return self.give_up(job, Reason::CircuitOpen);
+        };
+        let Job { event, delivery, .. } = &mut job;
+        match self.attempt(event.message(), delivery, admitted, limits).await {
+            ControlFlow::Continue(wait) => self.wait(job, Instant::now() + wait),
+            ControlFlow::Break(End::GivenUp(reason)) => self.give_up(job, reason),
+            ControlFlow::Break(End::Delivered) => {
+                let attempts = made(&job.delivery);
+                self.settle(job, Settlement::Delivered { attempts });
             }
         }
     }
@@ -222,6 +173,7 @@ impl Lane {
         message: &Message,
         delivery: &mut Delivery,
         admitted: Admitted<'_>,
+        limits: &mut Limits<'_, '_>,
     ) -> ControlFlow<End, Duration> {
         let (started, start) = (self.clock.now(), Instant::now());
         let deadline = start + self.config.attempt_timeout;
@@ -230,14 +182,17 @@ impl Lane {
             now: started,
             deadline: deadline.into_std(),
         };
+        let Limits { aborted, overdue } = limits;
+        overdue.as_mut().reset(deadline + OVERDUE);
         let outcome = tokio::select! {
             biased;
-            outcome = self.bounded(message, attempt, deadline) => outcome,
-            () = self.aborting.cancelled() => {
+            outcome = self.guarded(message, attempt) => outcome,
+            () = aborted.as_mut() => {
                 delivery.abandon(started, start.elapsed());
                 self.counts.attempts.add_one();
                 return ControlFlow::Break(End::GivenUp(Reason::Shutdown));
             }
+            () = overdue.as_mut() => self.broken(Transport::Timeout, "the sink did not return by its deadline"),
         };
 
         let elapsed = start.elapsed();
@@ -258,37 +213,57 @@ impl Lane {
         })
     }
 
-    /// A sink answers by its deadline and does not panic. One that breaks its contract does not take the lane along.
-    async fn bounded(&self, message: &Message, attempt: Attempt, deadline: Instant) -> Outcome {
+    /// A sink does not panic. One that does takes nothing else along.
+    async fn guarded(&self, message: &Message, attempt: Attempt) -> Outcome {
         // The call itself is caught too, not only the future that it returns.
         let deliver = AssertUnwindSafe(async { self.config.sink.deliver(message, attempt).await }).catch_unwind();
-        let (transport, says) = match tokio::time::timeout_at(deadline + OVERDUE, deliver).await {
-            Ok(Ok(outcome)) => return outcome,
-            Ok(Err(_panic)) => (Transport::Cut, "the sink panicked"),
-            Err(_elapsed) => (Transport::Timeout, "the sink did not return by its deadline"),
-        };
+        deliver
+            .await
+            .unwrap_or_else(|_panic| self.broken(Transport::Cut, "the sink panicked"))
+    }
+
+    /// What came of an attempt at a sink that broke its contract.
+    fn broken(&self, transport: Transport, says: &'static str) -> Outcome {
         tracing::error!(sink = %self.config.name, "{says}");
         Failure::transport(transport).with_detail(Detail::new(says)).into()
     }
 
-    async fn give_up(
-        &self,
-        message: Message,
-        delivery: &Delivery,
-        reason: Reason,
-        accepted_at: SystemTime,
-    ) -> Settlement {
+    /// Lets an event stand in line again later.
+    fn wait(self: &Arc<Self>, job: Job, until: Instant) {
+        let (lane, span, runtime) = (Arc::clone(self), job.span.clone(), job.runtime.clone());
+        let waiting = async move {
+            tokio::select! {
+                biased;
+                () = lane.stopping.cancelled() => lane.give_up(job, Reason::Shutdown),
+                () = sleep_until(until) => lane.stand_in_line(job),
+            }
+        };
+        runtime.spawn(waiting.instrument(span));
+    }
+
+    /// Sends an event to the dead letters, if the lane has any.
+    fn give_up(self: &Arc<Self>, job: Job, reason: Reason) {
+        let (lane, span, runtime) = (Arc::clone(self), job.span.clone(), job.runtime.clone());
+        let giving_up = async move {
+            let settlement = lane.bury(&job, reason).await;
+            lane.settle(job, settlement);
+        };
+        runtime.spawn(giving_up.instrument(span));
+    }
+
+    async fn bury(&self, job: &Job, reason: Reason) -> Settlement {
         let Some(letters) = self.letters.as_ref().filter(|_| self.config.mode == Mode::AtLeastOnce) else {
             return Settlement::Dropped { reason };
         };
+        let delivery = &job.delivery;
         let letter = DeadLetter {
             sink: self.config.name.clone(),
-            message,
+            message: job.event.message().clone(),
             reason,
             class: reason.class(),
             maybe_delivered: delivery.maybe_delivered(),
             attempts: delivery.attempts().to_vec(),
-            accepted_at,
+            accepted_at: job.accepted_at,
             dead_at: self.clock.now(),
             not_before: delivery.not_before(),
             replay_count: 0,
@@ -303,6 +278,13 @@ impl Lane {
                 error: error.map(Arc::new),
             },
         }
+    }
+
+    fn settle(&self, job: Job, settlement: Settlement) {
+        self.count(&settlement);
+        // Free before anybody hears of the end.
+        drop(job.room);
+        job.event.settle(settlement);
     }
 
     fn count(&self, settlement: &Settlement) {
@@ -326,6 +308,56 @@ impl Lane {
                 meters.unsaved.increment(1);
                 tracing::error!(sink = %letter.sink, key = %letter.message.key(), "no store took a dead letter");
             }
+        }
+    }
+}
+
+/// Makes one attempt after another, for whoever is first in line.
+struct Runner {
+    lane: Arc<Lane>,
+    /// The event for which it was set off, until it is at it.
+    first: Option<Job>,
+    ended: bool,
+}
+
+/// What cuts an attempt short. Set up once for all attempts of a runner.
+struct Limits<'r, 'l> {
+    aborted: Pin<&'r mut WaitForCancellationFuture<'l>>,
+    overdue: Pin<&'r mut Sleep>,
+}
+
+impl Runner {
+    async fn run(mut self) {
+        let lane = Arc::clone(&self.lane);
+        let aborted = pin!(lane.aborting.cancelled());
+        let overdue = pin!(sleep_until(Instant::now()));
+        let mut limits = Limits { aborted, overdue };
+        let mut next = self.first.take();
+        if let Some(job) = next.take_if(|_| lane.stopping.is_cancelled()) {
+            lane.give_up(job, Reason::Shutdown);
+            next = lane.line.next();
+        }
+        while let Some(job) = next {
+            let span = job.span.clone();
+            let attended = pin!(lane.attend(job, &mut limits));
+            // A clock or a recorder that panics loses this event alone, and whoever waits for it is told.
+            let _panic = AssertUnwindSafe(attended.instrument(span)).catch_unwind().await;
+            // A sink that is always ready must not have the thread to itself.
+            consume_budget().await;
+            next = lane.line.next();
+        }
+        self.ended = true;
+    }
+}
+
+/// A runner vanishes with its runtime. What waits in line may have been submitted in another one, and goes on there.
+impl Drop for Runner {
+    fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
+        for job in self.lane.line.abandon() {
+            self.lane.stand_in_line(job);
         }
     }
 }

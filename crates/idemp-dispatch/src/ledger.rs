@@ -1,0 +1,256 @@
+//! What is accepted and not settled.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use idemp_core::{IdempotencyKey, Message};
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use crate::settlement::Settlement;
+use crate::slot::{Settle, Settled, slot};
+
+/// Keeps account of every event in every lane, from its acceptance to its settlement.
+#[derive(Default)]
+pub(crate) struct Ledger {
+    books: Mutex<Books>,
+}
+
+#[derive(Default)]
+struct Books {
+    open: Open,
+    unsettled: HashMap<IdempotencyKey, Places>,
+    /// Counts what is unsettled since somebody began to wait for all that was accepted before.
+    current: TaskTracker,
+    /// Those before it that have something left. They are closed.
+    earlier: Vec<TaskTracker>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Open {
+    #[default]
+    Yes,
+    /// A letter could not be saved.
+    Refusing,
+    /// Shut down.
+    Closed,
+}
+
+/// The lanes in which an event is on its way, mostly one.
+#[derive(Default)]
+struct Places {
+    /// `None` if there is no other either.
+    first: Option<Place>,
+    others: Vec<Place>,
+}
+
+/// One event in one lane.
+struct Place {
+    lane: usize,
+    body: Bytes,
+    settled: Settled,
+}
+
+/// Why an event is not admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Barred {
+    /// Another event, with other bytes, is on its way under the same key.
+    Conflict,
+    /// A dead letter could not be saved.
+    DeadLettersFail,
+    /// Shut down.
+    Closed,
+}
+
+/// An accepted event in one lane: it must be settled. Dropped before, it tells whoever waits that nothing will come.
+pub(crate) struct Unsettled {
+    message: Message,
+    lane: usize,
+    ledger: Arc<Ledger>,
+    /// `None` once it is settled.
+    settle: Option<Settle>,
+    _counted: TaskTrackerToken,
+}
+
+/// An event that was accepted for some lanes.
+pub(crate) struct Accepted {
+    /// For each lane asked for, in order, what will be heard of it.
+    pub(crate) settled: Vec<Settled>,
+    /// The event for each lane in which it was not on its way already, in the same order.
+    pub(crate) fresh: Vec<Unsettled>,
+}
+
+impl Ledger {
+    /// Where the event is on its way in all of these lanes, `None` if in some it is not.
+    ///
+    /// # Errors
+    /// If it may not be submitted at all.
+    pub(crate) fn look_up(&self, message: &Message, lanes: &[usize]) -> Result<Option<Vec<Settled>>, Barred> {
+        let books = self.lock();
+        books.admits()?;
+        let Some(places) = books.unsettled.get(message.key()) else {
+            return Ok(None);
+        };
+        places.admit(message)?;
+        Ok(lanes.iter().map(|lane| places.settled_in(*lane)).collect())
+    }
+
+    /// Accepts the event in all of these lanes at once, or in none.
+    ///
+    /// # Errors
+    /// As [`look_up`](Self::look_up).
+    pub(crate) fn accept(
+        self: &Arc<Self>,
+        message: &Message,
+        lanes: impl ExactSizeIterator<Item = usize>,
+    ) -> Result<Accepted, Barred> {
+        let mut accepted = Accepted {
+            settled: Vec::with_capacity(lanes.len()),
+            fresh: Vec::with_capacity(lanes.len()),
+        };
+        let mut books = self.lock();
+        books.admits()?;
+        if lanes.len() == 0 {
+            return Ok(accepted);
+        }
+        let Books { unsettled, current, .. } = &mut *books;
+        let places = unsettled.entry(message.key().clone()).or_default();
+        places.admit(message)?;
+        for lane in lanes {
+            let settled = match places.settled_in(lane) {
+                Some(settled) => settled,
+                None => {
+                    let (settle, settled) = slot();
+                    places.push(Place {
+                        lane,
+                        body: message.body().clone(),
+                        settled: settled.clone(),
+                    });
+                    accepted.fresh.push(Unsettled {
+                        message: message.clone(),
+                        lane,
+                        ledger: Arc::clone(self),
+                        settle: Some(settle),
+                        // Counted while the books are locked: a shutdown waits for the event, or it is refused.
+                        _counted: current.token(),
+                    });
+                    settled
+                }
+            };
+            accepted.settled.push(settled);
+        }
+        Ok(accepted)
+    }
+
+    /// Counters, each closed, of all that is unsettled now; what is accepted from here on is in none of them.
+    pub(crate) fn draw_line(&self) -> Vec<TaskTracker> {
+        let mut books = self.lock();
+        let current = std::mem::take(&mut books.current);
+        current.close();
+        books.earlier.push(current);
+        books.earlier.retain(|counter| !counter.is_empty());
+        books.earlier.clone()
+    }
+
+    /// Takes nothing more, for good.
+    pub(crate) fn close(&self) {
+        self.lock().open = Open::Closed;
+    }
+
+    /// Takes events again after one could not be saved.
+    pub(crate) fn accept_again(&self) {
+        let mut books = self.lock();
+        if books.open == Open::Refusing {
+            books.open = Open::Yes;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Books> {
+        // Nothing panics while it is held.
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Books {
+    fn admits(&self) -> Result<(), Barred> {
+        match self.open {
+            Open::Yes => Ok(()),
+            Open::Refusing => Err(Barred::DeadLettersFail),
+            Open::Closed => Err(Barred::Closed),
+        }
+    }
+
+    fn forget(&mut self, key: &IdempotencyKey, lane: usize) {
+        if let Some(places) = self.unsettled.get_mut(key) {
+            places.remove(lane);
+            if places.first.is_none() {
+                self.unsettled.remove(key);
+            }
+        }
+    }
+}
+
+impl Places {
+    fn iter(&self) -> impl Iterator<Item = &Place> {
+        self.first.iter().chain(&self.others)
+    }
+
+    /// One event alone may be on its way under a key.
+    fn admit(&self, message: &Message) -> Result<(), Barred> {
+        match self.iter().all(|place| place.body == message.body()) {
+            true => Ok(()),
+            false => Err(Barred::Conflict),
+        }
+    }
+
+    fn settled_in(&self, lane: usize) -> Option<Settled> {
+        let place = self.iter().find(|place| place.lane == lane)?;
+        Some(place.settled.clone())
+    }
+
+    fn push(&mut self, place: Place) {
+        match self.first {
+            None => self.first = Some(place),
+            Some(_) => self.others.push(place),
+        }
+    }
+
+    fn remove(&mut self, lane: usize) {
+        match &self.first {
+            Some(first) if first.lane == lane => self.first = self.others.pop(),
+            _ => self.others.retain(|place| place.lane != lane),
+        }
+    }
+}
+
+impl Unsettled {
+    pub(crate) const fn message(&self) -> &Message {
+        &self.message
+    }
+
+    pub(crate) const fn lane(&self) -> usize {
+        self.lane
+    }
+
+    /// Tells all who wait how the event has ended. One that nobody saved closes the ledger to new ones.
+    pub(crate) fn settle(mut self, settlement: Settlement) {
+        let Some(settle) = self.settle.take() else { return };
+        let mut books = self.ledger.lock();
+        if matches!(settlement, Settlement::Unsaved { .. }) && books.open == Open::Yes {
+            books.open = Open::Refusing;
+        }
+        // Forgotten before it is told, so that whoever hears of it can submit it anew.
+        books.forget(self.message.key(), self.lane);
+        drop(books);
+        settle.tell(settlement);
+    }
+}
+
+impl Drop for Unsettled {
+    fn drop(&mut self) {
+        if self.settle.is_some() {
+            self.ledger.lock().forget(self.message.key(), self.lane);
+        }
+    }
+}
