@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use idemp_core::{Message, Refusal, SinkName};
 use tokio::runtime;
-use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -21,9 +20,9 @@ use crate::stats::Stats;
 
 /// Takes events and sees each of them to its end at every sink.
 ///
-/// Cloning it shares it. It runs on the tokio runtime in which events are submitted. Dropping every clone leaves
-/// what was accepted on its way; [`shutdown`](Self::shutdown) is the orderly end. A crash loses what is still in
-/// memory.
+/// Cloning it shares it. An event runs on the tokio runtime in which it is submitted, and is lost with it. Dropping
+/// every clone leaves what was accepted on its way; [`shutdown`](Self::shutdown) is the orderly end. A crash loses what
+/// is still in memory.
 #[derive(Clone)]
 pub struct Dispatcher {
     inner: Arc<Inner>,
@@ -32,10 +31,9 @@ pub struct Dispatcher {
 struct Inner {
     lanes: Vec<Arc<Lane>>,
     ledger: Arc<Ledger>,
+    clock: Arc<dyn Clock>,
     stopping: CancellationToken,
     aborting: CancellationToken,
-    /// Whether the sinks are closed.
-    closed: OnceCell<()>,
 }
 
 /// What a submitted event meets.
@@ -84,9 +82,9 @@ impl Dispatcher {
         let inner = Inner {
             lanes: lanes.into_iter().map(lane).collect(),
             ledger: Arc::default(),
+            clock,
             stopping,
             aborting,
-            closed: OnceCell::new(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -112,6 +110,9 @@ impl Dispatcher {
     ///
     /// # Cancel safety
     /// Dropping the future before the event is accepted forgets it. It is accepted at once in all lanes, at the end.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime, or if the clock does. No lane has taken the event then.
     pub async fn submit(&self, message: Message) -> Result<Handle, SubmitError> {
         let wanting = match self.ask(&message)? {
             Asked::OnItsWay(handle) => return Ok(handle),
@@ -141,6 +142,9 @@ impl Dispatcher {
     ///
     /// # Errors
     /// Also if a lane has no room.
+    ///
+    /// # Panics
+    /// As [`submit`](Self::submit).
     pub fn try_submit(&self, message: Message) -> Result<Handle, SubmitError> {
         let wanting = match self.ask(&message)? {
             Asked::OnItsWay(handle) => return Ok(handle),
@@ -184,7 +188,8 @@ impl Dispatcher {
 
     /// Accepts the event in all lanes at once, or in none.
     fn accept(&self, message: Message, seats: Vec<Seat>) -> Result<Handle, SubmitError> {
-        let runtime = runtime::Handle::current();
+        // First what can panic: nothing is accepted yet.
+        let (runtime, accepted_at) = (runtime::Handle::current(), self.inner.clock.now());
         let lanes = seats.iter().map(|(lane, _)| *lane);
         let accepted = match self.inner.ledger.accept(&message, lanes.clone()) {
             Ok(accepted) => accepted,
@@ -194,7 +199,7 @@ impl Dispatcher {
         let mut fresh = accepted.fresh.into_iter().peekable();
         for (lane, room) in seats {
             if let Some(event) = fresh.next_if(|event| event.lane() == lane) {
-                self.inner.lanes[lane].take(event, room, &runtime);
+                self.inner.lanes[lane].take(event, room, accepted_at, &runtime);
             }
         }
         Ok(handle)
@@ -230,7 +235,7 @@ impl Dispatcher {
     ///
     /// # Cancel safety
     /// Once begun, the end goes on if the future is dropped, but attempts in flight get no deadline and sinks are not
-    /// closed. Calling it again waits for the same end.
+    /// closed. Calling it again waits for the same end; a sink whose closing was cut short is closed again.
     pub async fn shutdown(&self, deadline: Duration) -> Stats {
         self.inner.ledger.close();
         self.inner.stopping.cancel();
@@ -241,14 +246,9 @@ impl Dispatcher {
             self.inner.aborting.cancel();
             self.flush(Duration::MAX).await;
         }
-        let close = || async {
-            for lane in &self.inner.lanes {
-                if tokio::time::timeout(deadline, lane.config.sink.close()).await.is_err() {
-                    tracing::warn!(sink = %lane.name(), "the sink did not close in time");
-                }
-            }
-        };
-        self.inner.closed.get_or_init(close).await;
+        for lane in &self.inner.lanes {
+            lane.close(deadline).await;
+        }
         self.stats()
     }
 

@@ -2,12 +2,15 @@
 //!
 //! An event that is accepted stands in line for its attempt. Runners, as many as attempts may be in flight, take one
 //! event after another and end when none is left. An event that waits for its next attempt, or is on its way to the
-//! dead letters, has a task of its own, which ends with the wait or with the event.
+//! dead letters, has a task of its own, which ends with the wait or with the event. All of that happens in the runtime
+//! in which the event was submitted.
+
+mod runner;
 
 use std::ops::ControlFlow;
 use std::panic::AssertUnwindSafe;
-use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, SystemTime};
 
 use futures_util::FutureExt;
@@ -17,9 +20,9 @@ use idemp_core::{
 };
 use idemp_dlq::DeadLetter;
 use tokio::runtime::Handle;
-use tokio::task::coop::consume_budget;
-use tokio::time::{Instant, Sleep, sleep_until};
-use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
+use tokio::sync::OnceCell;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 
 use crate::admission::{Admitted, Gate};
@@ -33,6 +36,8 @@ use crate::room::{Room, Rooms};
 use crate::settlement::Settlement;
 use crate::stats::{Counts, LaneStats};
 
+use runner::{Limits, Runner};
+
 /// A sink that has not returned this long after its deadline never will.
 const OVERDUE: Duration = Duration::from_millis(500);
 
@@ -41,6 +46,8 @@ pub(crate) struct Lane {
     schedule: RetrySchedule,
     pub(crate) rooms: Rooms,
     line: Line<Job>,
+    /// Runners that are set off and not at their first event yet.
+    starting: AtomicUsize,
     gate: Gate,
     letters: Option<Letters>,
     counts: Counts,
@@ -50,6 +57,8 @@ pub(crate) struct Lane {
     stopping: CancellationToken,
     /// So do attempts in flight.
     aborting: CancellationToken,
+    /// Whether the sink is closed.
+    closed: OnceCell<()>,
 }
 
 /// An accepted event with all that is known of it.
@@ -85,6 +94,7 @@ impl Lane {
             },
             rooms: Rooms::new(&config),
             line: Line::new(config.concurrency),
+            starting: AtomicUsize::new(0),
             gate: Gate::new(breaker, config.name.clone(), Arc::clone(&meters)),
             letters,
             counts: Counts::default(),
@@ -92,6 +102,7 @@ impl Lane {
             clock,
             stopping,
             aborting,
+            closed: OnceCell::new(),
             config,
         }
     }
@@ -109,7 +120,7 @@ impl Lane {
     }
 
     /// Takes an accepted event to its end. What found no room on the way to the sink goes to the dead letters alone.
-    pub(crate) fn take(self: &Arc<Self>, event: Unsettled, room: Room, runtime: &Handle) {
+    pub(crate) fn take(self: &Arc<Self>, event: Unsettled, room: Room, accepted_at: SystemTime, runtime: &Handle) {
         self.counts.accepted.add_one();
         self.meters.accepted.increment(1);
         self.meters.unsettled.increment(1.0);
@@ -117,7 +128,7 @@ impl Lane {
             event,
             room,
             delivery: Delivery::default(),
-            accepted_at: self.clock.now(),
+            accepted_at,
             span: tracing::debug_span!("deliver", sink = %self.config.name),
             runtime: runtime.clone(),
         };
@@ -135,18 +146,20 @@ impl Lane {
         }
     }
 
+    /// Closes the sink within `deadline`, once. Who comes second waits for it.
+    pub(crate) async fn close(&self, deadline: Duration) {
+        let close = || async {
+            if tokio::time::timeout(deadline, self.config.sink.close()).await.is_err() {
+                tracing::warn!(sink = %self.config.name, "the sink did not close in time");
+            }
+        };
+        self.closed.get_or_init(close).await;
+    }
+
     fn stand_in_line(self: &Arc<Self>, job: Job) {
-        let runtime = job.runtime.clone();
         match self.line.push(job) {
             Pushed::Waits => {}
-            Pushed::NeedsRunner(job) => {
-                let runner = Runner {
-                    lane: Arc::clone(self),
-                    first: Some(job),
-                    ended: false,
-                };
-                runtime.spawn(runner.run());
-            }
+            Pushed::NeedsRunner(job) => Runner::set_off(Arc::clone(self), job),
             Pushed::Closed(job) => self.give_up(job, Reason::Shutdown),
         }
     }
@@ -308,56 +321,6 @@ impl Lane {
                 meters.unsaved.increment(1);
                 tracing::error!(sink = %letter.sink, key = %letter.message.key(), "no store took a dead letter");
             }
-        }
-    }
-}
-
-/// Makes one attempt after another, for whoever is first in line.
-struct Runner {
-    lane: Arc<Lane>,
-    /// The event for which it was set off, until it is at it.
-    first: Option<Job>,
-    ended: bool,
-}
-
-/// What cuts an attempt short. Set up once for all attempts of a runner.
-struct Limits<'r, 'l> {
-    aborted: Pin<&'r mut WaitForCancellationFuture<'l>>,
-    overdue: Pin<&'r mut Sleep>,
-}
-
-impl Runner {
-    async fn run(mut self) {
-        let lane = Arc::clone(&self.lane);
-        let aborted = pin!(lane.aborting.cancelled());
-        let overdue = pin!(sleep_until(Instant::now()));
-        let mut limits = Limits { aborted, overdue };
-        let mut next = self.first.take();
-        if let Some(job) = next.take_if(|_| lane.stopping.is_cancelled()) {
-            lane.give_up(job, Reason::Shutdown);
-            next = lane.line.next();
-        }
-        while let Some(job) = next {
-            let span = job.span.clone();
-            let attended = pin!(lane.attend(job, &mut limits));
-            // A clock or a recorder that panics loses this event alone, and whoever waits for it is told.
-            let _panic = AssertUnwindSafe(attended.instrument(span)).catch_unwind().await;
-            // A sink that is always ready must not have the thread to itself.
-            consume_budget().await;
-            next = lane.line.next();
-        }
-        self.ended = true;
-    }
-}
-
-/// A runner vanishes with its runtime. What waits in line may have been submitted in another one, and goes on there.
-impl Drop for Runner {
-    fn drop(&mut self) {
-        if self.ended {
-            return;
-        }
-        for job in self.lane.line.abandon() {
-            self.lane.stand_in_line(job);
         }
     }
 }

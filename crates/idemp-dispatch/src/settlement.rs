@@ -93,7 +93,8 @@ impl Handle {
     /// Dropping the future stops the waiting, not the event.
     ///
     /// # Panics
-    /// If the event's task was lost: the runtime was shut down before the dispatcher, or the clock panicked.
+    /// If the event was lost: the runtime in which it was submitted was shut down before the dispatcher, or the clock
+    /// panicked.
     pub async fn settled(self) -> Report {
         let mut settlements = Vec::with_capacity(self.places.len());
         for (name, settled) in &self.places {

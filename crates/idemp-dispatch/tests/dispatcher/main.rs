@@ -10,7 +10,9 @@ mod breaker;
 mod capacity;
 mod fan_out;
 mod letters;
+mod line;
 mod meters;
+mod runtimes;
 mod shutdown;
 mod transcripts;
 
