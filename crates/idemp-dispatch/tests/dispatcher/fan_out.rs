@@ -3,6 +3,7 @@
 use idemp_dispatch::{Settlement, SubmitErrorKind};
 use idemp_testkit::gate::Gate;
 use idemp_testkit::sink::{Reply, ScriptedSink};
+use tokio::time::Instant;
 
 use super::*;
 
@@ -136,6 +137,42 @@ async fn flush_says_what_is_left_and_work_goes_on() {
     gate.open();
     assert_eq!(rig.dispatcher.flush(secs(5)).await, 0);
     assert!(rig.dispatcher.dispatch(late).await.unwrap().all_delivered());
+}
+
+#[tokio::test(start_paused = true)]
+async fn flush_waits_for_what_came_before_it_and_for_nothing_else() {
+    let gate = Gate::shut();
+    let sink = ScriptedSink::with({
+        let gate = gate.clone();
+        move |call| match call.key.step_index().as_u64() {
+            1..=2 => Reply::delivered().delayed(secs(2)),
+            _ => Reply::delivered().behind(&gate),
+        }
+    });
+    let rig = Rig::with(&sink, |lane| lane.attempt_timeout = secs(3_000));
+    let mut messages = messages(4).into_iter();
+    let mut submit = || rig.dispatcher.try_submit(messages.next().unwrap()).unwrap();
+    let start = Instant::now();
+    let _before = (submit(), submit());
+    let flush = |timeout| {
+        let dispatcher = rig.dispatcher.clone();
+        tokio::spawn(async move { (dispatcher.flush(timeout).await, start.elapsed()) })
+    };
+    let (one, two) = (flush(Duration::MAX), flush(secs(60)));
+    tokio::time::sleep(secs(1)).await;
+    assert!(!one.is_finished() && !two.is_finished());
+    // Later than the flushes, and on its way for longer than both.
+    let _after = submit();
+    assert_eq!((one.await.unwrap(), two.await.unwrap()), ((0, secs(2)), (0, secs(2))));
+    // A later one has it to wait for, and leaves it to the next.
+    let _latest = submit();
+    assert_eq!(rig.dispatcher.flush(secs(3)).await, 2);
+    assert_eq!(rig.dispatcher.flush(Duration::ZERO).await, 2);
+    gate.let_through(1);
+    assert_eq!(rig.dispatcher.flush(secs(3)).await, 1);
+    gate.open();
+    assert_eq!(rig.dispatcher.flush(Duration::MAX).await, 0);
+    rig.assert_at_rest();
 }
 
 #[tokio::test(start_paused = true)]

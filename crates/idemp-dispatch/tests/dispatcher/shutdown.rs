@@ -1,7 +1,7 @@
 //! The orderly end: nothing accepted is without a terminal state.
 
-use idemp_core::Reason;
-use idemp_dispatch::{OnFull, SubmitErrorKind};
+use idemp_core::{Attempt, Outcome, Reason, RetrySchedule};
+use idemp_dispatch::{OnFull, Settlement, SubmitErrorKind};
 use idemp_testkit::gate::Gate;
 use idemp_testkit::sink::{Reply, ScriptedSink};
 use proptest::prelude::*;
@@ -89,6 +89,152 @@ async fn a_second_shutdown_waits_for_the_same_end() {
     let (one, two) = tokio::join!(rig.dispatcher.shutdown(secs(5)), rig.dispatcher.shutdown(secs(5)));
     assert_eq!(one, two);
     assert_eq!(one.lanes[0].delivered, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_stands_in_line_is_dead_lettered_at_once_while_an_attempt_may_end() {
+    let sink = ScriptedSink::always(Reply::hang());
+    let rig = Rig::with(&sink, |lane| {
+        (lane.concurrency, lane.attempt_timeout) = (1, secs(60));
+    });
+    let submitted = messages(5)
+        .into_iter()
+        .map(|message| rig.dispatcher.try_submit(message));
+    let mut handles: Vec<_> = submitted.map(Result::unwrap).collect();
+    sink.called(1).await;
+    let start = Instant::now();
+    let end = tokio::spawn({
+        let dispatcher = rig.dispatcher.clone();
+        async move { dispatcher.shutdown(secs(5)).await }
+    });
+    let at_it = handles.remove(0);
+    for handle in handles {
+        let report = handle.settled().await;
+        assert!(matches!(
+            report.settlements()[0].1,
+            Settlement::DeadLettered {
+                reason: Reason::Shutdown,
+                attempts: 0
+            }
+        ));
+    }
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    let letters = rig.letters().await;
+    assert!(letters.len() == 4 && letters.iter().all(|letter| !letter.maybe_delivered));
+    assert_eq!((sink.calls().len(), sink.in_flight()), (1, 1));
+    end.await.unwrap();
+    assert_eq!(start.elapsed(), secs(5));
+    assert!(!at_it.settled().await.all_delivered());
+    assert_eq!(sink.calls().len(), 1);
+    rig.assert_at_rest();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_that_is_dropped_goes_on_and_another_one_ends_it() {
+    let sink = ScriptedSink::always(Reply::hang());
+    let rig = Rig::with(&sink, |lane| {
+        (lane.concurrency, lane.attempt_timeout) = (1, secs(60));
+    });
+    for message in messages(3) {
+        let _ = rig.dispatcher.try_submit(message).unwrap();
+    }
+    sink.called(1).await;
+    let shutdown = rig.dispatcher.shutdown(secs(5));
+    assert!(tokio::time::timeout(secs(1), shutdown).await.is_err());
+    assert_eq!((rig.stats().dead_lettered, sink.in_flight()), (2, 1));
+    assert!(!sink.is_closed());
+
+    let start = Instant::now();
+    let stats = rig.dispatcher.shutdown(secs(5)).await;
+    assert_eq!((start.elapsed(), stats.lanes[0].dead_lettered), (secs(5), 3));
+    assert!(sink.is_closed());
+    rig.assert_at_rest();
+}
+
+/// Counts how often its closing begins, and takes a while for it.
+struct SlowToClose {
+    takes: Duration,
+    begun: AtomicUsize,
+}
+
+#[async_trait]
+impl Sink for SlowToClose {
+    async fn deliver(&self, _: &Message, _: Attempt) -> Outcome {
+        unreachable!("nothing is submitted")
+    }
+
+    async fn close(&self) {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        tokio::time::sleep(self.takes).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sink_that_is_closed_is_not_closed_again() {
+    let sinks = [1, 3].map(|takes| {
+        Arc::new(SlowToClose {
+            takes: secs(takes),
+            begun: AtomicUsize::new(0),
+        })
+    });
+    let lane = |text, sink: &Arc<SlowToClose>| LaneConfig::at_most_once(name(text), Arc::clone(sink) as Arc<dyn Sink>);
+    let dispatcher = Dispatcher::new(vec![lane("one", &sinks[0]), lane("two", &sinks[1])]).unwrap();
+    assert!(
+        tokio::time::timeout(secs(2), dispatcher.shutdown(secs(5)))
+            .await
+            .is_err()
+    );
+    let start = Instant::now();
+    tokio::join!(dispatcher.shutdown(secs(5)), dispatcher.shutdown(secs(5)));
+    assert_eq!(start.elapsed(), secs(3));
+    // The second one was interrupted the first time.
+    assert_eq!(sinks.map(|sink| sink.begun.load(Ordering::SeqCst)), [1, 2]);
+}
+
+/// On two threads: the end comes in between submissions, back-offs that are over, and runners between two events.
+#[test]
+fn an_end_at_any_moment_leaves_nothing_behind() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_time()
+        .build()
+        .unwrap();
+    for round in 0..40 {
+        let ended = runtime.block_on(async { tokio::time::timeout(secs(60), end_after(1 + round * 8)).await });
+        ended.expect("nobody waits for ever");
+    }
+}
+
+/// Ends a dispatcher after so many attempts, with 300 events submitted meanwhile.
+async fn end_after(attempts: usize) {
+    let sink = ScriptedSink::with(|call| match (call.key.step_index().as_u64() % 3, call.number) {
+        (0, 1) => Reply::status(503),
+        _ => Reply::delivered(),
+    });
+    let rig = Rig::with(&sink, |lane| {
+        lane.concurrency = 3;
+        lane.schedule = RetrySchedule::new(vec![Duration::from_millis(1)]).unwrap();
+    });
+    let submitting = tokio::spawn({
+        let dispatcher = rig.dispatcher.clone();
+        async move {
+            let accepted = messages(300)
+                .into_iter()
+                .map_while(|message| dispatcher.try_submit(message).ok());
+            accepted.collect::<Vec<_>>()
+        }
+    });
+    sink.called(attempts).await;
+    let (one, two) = tokio::join!(rig.dispatcher.shutdown(secs(60)), rig.dispatcher.shutdown(secs(60)));
+    assert_eq!(one, two);
+    rig.assert_at_rest();
+    let handles = submitting.await.unwrap();
+    assert_eq!(handles.len() as u64, one.lanes[0].accepted);
+    for handle in handles {
+        handle.settled().await;
+    }
+    assert_eq!(rig.letters().await.len() as u64, one.lanes[0].dead_lettered);
+    assert!(sink.max_in_flight() <= 3 && sink.in_flight() == 0);
 }
 
 proptest! {
