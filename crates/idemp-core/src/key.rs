@@ -193,21 +193,13 @@ impl IdempotencyKey {
     /// # Errors
     /// Names the part that is wrong, and where.
     pub fn parse(text: &str) -> Result<Self, KeyError> {
-        let mut parts = text.split(':');
-        let (Some(run_id), Some(event_type), Some(step), None) =
-            (parts.next(), parts.next(), parts.next(), parts.next())
-        else {
-            return Err(KeyError::new(
-                KeyPart::Key,
-                KeyFault::Parts {
-                    found: text.split(':').count(),
-                },
-            ));
-        };
-        check_name(KeyPart::RunId, run_id, u8::is_ascii_alphanumeric)?;
-        check_name(KeyPart::EventType, event_type, u8::is_ascii_alphabetic)?;
-        let step = StepIndex::parse(step)?;
-        Ok(Self::assemble(text.into(), run_id.len(), event_type.len(), step))
+        let parts = KeyParts::parse(text)?;
+        Ok(Self::assemble(
+            text.into(),
+            parts.run_id.len(),
+            parts.event_type.len(),
+            parts.step_index,
+        ))
     }
 
     fn assemble(text: Arc<str>, run_len: usize, event_len: usize, step: StepIndex) -> Self {
@@ -243,6 +235,51 @@ impl IdempotencyKey {
     #[must_use]
     pub const fn step_index(&self) -> StepIndex {
         self.step
+    }
+}
+
+/// The parts of a key's text, for a look at them without an [`IdempotencyKey`] of one's own.
+///
+/// ```
+/// use idemp_core::KeyParts;
+///
+/// assert_eq!(KeyParts::parse("r1:tool_end:7")?.event_type, "tool_end");
+/// # Ok::<(), idemp_core::KeyError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyParts<'k> {
+    /// The run's part.
+    pub run_id: &'k str,
+    /// The event type's part.
+    pub event_type: &'k str,
+    /// The step's part.
+    pub step_index: StepIndex,
+}
+
+impl<'k> KeyParts<'k> {
+    /// Takes a key apart, as [`IdempotencyKey::parse`] does.
+    ///
+    /// # Errors
+    /// Names the part that is wrong, and where.
+    pub fn parse(text: &'k str) -> Result<Self, KeyError> {
+        let mut parts = text.split(':');
+        let (Some(run_id), Some(event_type), Some(step), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return Err(KeyError::new(
+                KeyPart::Key,
+                KeyFault::Parts {
+                    found: text.split(':').count(),
+                },
+            ));
+        };
+        check_name(KeyPart::RunId, run_id, u8::is_ascii_alphanumeric)?;
+        check_name(KeyPart::EventType, event_type, u8::is_ascii_alphabetic)?;
+        Ok(Self {
+            run_id,
+            event_type,
+            step_index: StepIndex::parse(step)?,
+        })
     }
 }
 

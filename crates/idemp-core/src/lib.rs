@@ -46,7 +46,7 @@ pub use classify::{StatusPolicy, Verdict};
 pub use dedup::{Cadence, Ttl, TtlError};
 pub use delivery::{AttemptRecord, Delivery, Step};
 pub use detail::Detail;
-pub use key::{EventType, IdempotencyKey, KeyError, KeyFault, KeyPart, RunId, StepIndex};
+pub use key::{EventType, IdempotencyKey, KeyError, KeyFault, KeyPart, KeyParts, RunId, StepIndex};
 pub use letter::{Class, Reason, UnknownCode};
 pub use message::{EnvelopeError, Message};
 pub use outcome::{Cause, Code, ErrorClass, Failure, Outcome, Transport};

@@ -209,21 +209,26 @@ const HEX: &[u8; 16] = b"0123456789abcdef";
 /// The bytes of exactly 64 hex digits.
 fn unhex(text: &[u8]) -> Option<[u8; MAC_LEN]> {
     let digits: &[u8; 2 * MAC_LEN] = text.try_into().ok()?;
-    let mut bytes = [0; MAC_LEN];
+    let (mut bytes, mut bad) = ([0; MAC_LEN], 0);
     for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        *byte = nibble(pair[0])? << 4 | nibble(pair[1])?;
+        let (high, low) = (NIBBLES[usize::from(pair[0])], NIBBLES[usize::from(pair[1])]);
+        bad |= high | low;
+        *byte = high << 4 | low & 15;
     }
-    Some(bytes)
+    (bad < 16).then_some(bytes)
 }
 
-fn nibble(digit: u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        b'A'..=b'F' => Some(digit - b'A' + 10),
-        _ => None,
+/// The value of each hex digit; 16 for every other byte.
+const NIBBLES: [u8; 256] = {
+    let mut table = [16; 256];
+    let mut digit = 0;
+    while digit < 16 {
+        table[HEX[digit] as usize] = digit as u8;
+        table[HEX[digit].to_ascii_uppercase() as usize] = digit as u8;
+        digit += 1;
     }
-}
+    table
+};
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/signing.md")]

@@ -150,6 +150,30 @@ fn x_signature_256_says_what_failed_by_kind() {
     assert_eq!(verifier.verify([header.as_bytes()], b""), Err(SignatureError::Mismatch));
 }
 
+/// Every byte in the place of every digit: the digit in either case is right, another digit wrong, all else malformed.
+#[test]
+fn each_digit_is_looked_at() {
+    let secret = Secret::new("whsec_test_secret").unwrap();
+    let header = Signer::new(&secret).header(b"body");
+    let verifier = Verifier::new(&secret.into());
+    let at = header.as_bytes().len() - 64;
+    for place in at..header.as_bytes().len() {
+        for byte in 0..=255 {
+            let mut changed = header.as_bytes().to_vec();
+            changed[place] = byte;
+            let expected = if byte.eq_ignore_ascii_case(&header.as_bytes()[place]) {
+                Ok("")
+            } else if byte.is_ascii_hexdigit() {
+                Err(SignatureError::Mismatch)
+            } else {
+                Err(SignatureError::Malformed)
+            };
+            let found = verifier.verify([&changed[..]], b"body").map(|_| "");
+            assert_eq!(found, expected, "{byte:#x} at {place}");
+        }
+    }
+}
+
 #[test]
 fn every_secret_is_tried_and_named() {
     let (secret, body, header) = JEFE;
