@@ -11,6 +11,7 @@ mod config;
 pub mod conformance;
 #[cfg(any(feature = "kafka", feature = "redis-streams"))]
 pub mod consume;
+mod due;
 mod envelope;
 mod event;
 mod gate;

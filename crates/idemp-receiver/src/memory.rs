@@ -1,8 +1,7 @@
 //! Claims in memory: for one process, gone when it ends.
 
-use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
-use std::collections::{BinaryHeap, HashMap};
 use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -14,6 +13,7 @@ use idemp_core::Ttl;
 use tokio::time::Instant;
 
 use crate::claim::{ClaimKey, Claimant};
+use crate::due::Due;
 use crate::machine::{self, Record, Write};
 use crate::store::{Claim, ClaimStore, Completed, StoreError, StoreErrorKind};
 
@@ -29,8 +29,9 @@ const PURGE_STEPS_WHEN_FULL: usize = 256;
 /// Keeps claims in memory.
 ///
 /// For tests, for demonstrations, and for receivers of one process that may forget what they have seen when they
-/// restart. A key of 50 bytes takes about 300 bytes until its TTL ends. Nothing live is evicted: at the limit,
-/// claims fail with [`StoreErrorKind::Full`], which a receiver answers with 503.
+/// restart. A key of 50 bytes takes about 300 bytes until its TTL ends, and its room is free again at most a
+/// second and a sixteenth of the TTL later. Nothing live is evicted: at the limit, claims fail with [`StoreErrorKind::Full`], which a receiver
+/// answers with 503.
 ///
 /// Time is tokio's, so a paused clock in tests moves leases and TTLs too.
 pub struct MemoryStore {
@@ -103,10 +104,7 @@ impl MemoryStore {
                         self.make_room(now);
                         return Err(StoreError::new(StoreErrorKind::Full));
                     }
-                    due.push(Due {
-                        at: record.until,
-                        key: slot.key().clone(),
-                    });
+                    due.push(now, record.until, slot.key().clone());
                     slot.insert(Some(record));
                 }
                 Ok(answer)
@@ -161,12 +159,12 @@ impl ClaimStore for MemoryStore {
     }
 }
 
-/// Every key in `records` has exactly one entry in `due`, at or before the end of its record. A released key keeps
-/// its empty slot until that entry comes up, so that a key released and claimed over and over has one entry still.
+/// Every key in `records` has exactly one entry in `due`, put off no longer than to the end of its record. A released key
+/// keeps its empty slot until that entry comes up, so that a key released and claimed over and over has one entry still.
 #[derive(Default)]
 struct Shard {
     records: HashMap<Key, Option<Record>, BuildHasherDefault<Hashed>>,
-    due: BinaryHeap<Due>,
+    due: Due<Key>,
 }
 
 impl Shard {
@@ -174,19 +172,13 @@ impl Shard {
     fn purge(&mut self, now: Duration, steps: usize) -> usize {
         let mut freed = 0;
         for _ in 0..steps {
-            match self.due.peek_mut() {
-                Some(due) if due.at <= now => {
-                    let mut due = due;
-                    match self.records.get(&due.key) {
-                        Some(Some(record)) if now < record.until => due.at = record.until,
-                        _ => {
-                            self.records.remove(&due.key);
-                            std::collections::binary_heap::PeekMut::pop(due);
-                            freed += 1;
-                        }
-                    }
+            let Some(key) = self.due.pop(now) else { break };
+            match self.records.get(&key) {
+                Some(Some(record)) if now < record.until => self.due.push(now, record.until, key),
+                _ => {
+                    self.records.remove(&key);
+                    freed += 1;
                 }
-                _ => break,
             }
         }
         freed
@@ -221,32 +213,6 @@ impl Hasher for Hashed {
         self.0
     }
 }
-
-/// When to look at a key again. The earliest is the greatest, as the heap wants it.
-struct Due {
-    at: Duration,
-    key: Key,
-}
-
-impl Ord for Due {
-    fn cmp(&self, other: &Self) -> Ordering {
-        other.at.cmp(&self.at)
-    }
-}
-
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Due {
-    fn eq(&self, other: &Self) -> bool {
-        self.at == other.at
-    }
-}
-
-impl Eq for Due {}
 
 /// A panic elsewhere leaves no shard half changed, so its lock is as good as new.
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
