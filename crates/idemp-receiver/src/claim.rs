@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
 
-use idemp_core::IdempotencyKey;
+use idemp_core::{IdempotencyKey, KeyParts};
 use twox_hash::XxHash3_128;
 
 /// Longest key that is taken, in bytes.
@@ -171,10 +171,16 @@ impl ClaimKey {
         Arc::clone(&self.text)
     }
 
-    /// The key's parts, if it is canonical (docs/keys.md).
+    /// The key as a sender has it, if it is canonical (docs/keys.md).
     #[must_use]
     pub fn canonical(&self) -> Option<IdempotencyKey> {
         IdempotencyKey::parse(self.key()).ok()
+    }
+
+    /// The key's parts, if it is canonical.
+    #[must_use]
+    pub fn parts(&self) -> Option<KeyParts<'_>> {
+        KeyParts::parse(self.key()).ok()
     }
 }
 

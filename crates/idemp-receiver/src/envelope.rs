@@ -9,11 +9,31 @@ use std::ops::Range;
 const MAX_DEPTH: usize = 512;
 
 /// A body that is an `{event, data}` object.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Envelope {
-    pub(crate) event: Box<str>,
+    event: Text,
     /// Where the value of `data` lies in the body.
     pub(crate) data: Range<usize>,
+}
+
+/// What a JSON string says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Text {
+    /// What stands here in the body.
+    Plain(Range<usize>),
+    /// Something else, since there are escapes in it.
+    Unescaped(Box<str>),
+}
+
+impl Envelope {
+    /// The value of `event`, `body` being what the envelope was read from.
+    pub(crate) fn event<'e>(&'e self, body: &'e [u8]) -> &'e str {
+        match &self.event {
+            // The whole body is UTF-8, and the range lies between two quotes.
+            Text::Plain(place) => std::str::from_utf8(&body[place.clone()]).unwrap_or_default(),
+            Text::Unescaped(text) => text,
+        }
+    }
 }
 
 /// `None` if the body is not UTF-8, not JSON, too deep, or no object with a string `event` and a `data`.
@@ -52,20 +72,19 @@ pub(crate) fn read(body: &[u8]) -> Option<Envelope> {
     if scan.at != body.len() {
         return None;
     }
-    Some(Envelope {
-        event: unescape(&scan.text[event?])?,
-        data: data?,
-    })
+    let (event, data) = (event?, data?);
+    let token = &scan.text[event.clone()];
+    // Values that are no strings go the same way, and are refused.
+    let event = match token.strip_prefix('"') {
+        Some(rest) if !rest.contains('\\') => Text::Plain(event.start + 1..event.end - 1),
+        _ => Text::Unescaped(unescape(token)?),
+    };
+    Some(Envelope { event, data })
 }
 
 /// The text of a JSON string that has been scanned; `None` for other values, and for lone surrogates.
 fn unescape(token: &str) -> Option<Box<str>> {
-    let inner = token.strip_prefix('"')?.strip_suffix('"')?;
-    if inner.contains('\\') {
-        serde_json::from_str(token).ok()
-    } else {
-        Some(inner.into())
-    }
+    serde_json::from_str(token).ok()
 }
 
 struct Scan<'b> {
@@ -319,7 +338,7 @@ mod tests {
         let envelope = read(body.as_bytes());
         let found = envelope
             .as_ref()
-            .map(|found| (&*found.event, &body[found.data.clone()]));
+            .map(|found| (found.event(body.as_bytes()), &body[found.data.clone()]));
         assert_eq!(found, expected, "{body}");
     }
 
@@ -429,7 +448,7 @@ mod tests {
             let body = json!({"data": data, "event": event});
             let text = if pretty { serde_json::to_string_pretty(&body) } else { serde_json::to_string(&body) }.unwrap();
             let found = read(text.as_bytes()).unwrap();
-            prop_assert_eq!(&*found.event, &*event);
+            prop_assert_eq!(found.event(text.as_bytes()), &*event);
             let slice: Value = serde_json::from_str(&text[found.data]).unwrap();
             // Through text once, so that both sides have seen the reader's rounding of floats.
             let again: Value = serde_json::from_str(&serde_json::to_string(&data).unwrap()).unwrap();

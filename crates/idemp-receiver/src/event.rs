@@ -2,7 +2,6 @@
 
 use std::error::Error;
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -12,6 +11,7 @@ use serde::Deserialize;
 use serde_json::error::Category;
 
 use crate::claim::Claimant;
+use crate::envelope::Envelope;
 
 /// A verified event whose key is claimed for this run of the handler. Cloning shares it.
 ///
@@ -21,26 +21,18 @@ pub struct Event(Arc<Inner>);
 
 struct Inner {
     claimant: Claimant,
-    event_type: Box<str>,
+    envelope: Envelope,
     body: Bytes,
-    data: Range<usize>,
     secret: Arc<str>,
     claim_lost: AtomicBool,
 }
 
 impl Event {
-    pub(crate) fn new(
-        claimant: Claimant,
-        event_type: Box<str>,
-        body: Bytes,
-        data: Range<usize>,
-        secret: Arc<str>,
-    ) -> Self {
+    pub(crate) fn new(claimant: Claimant, envelope: Envelope, body: Bytes, secret: Arc<str>) -> Self {
         Self(Arc::new(Inner {
             claimant,
-            event_type,
+            envelope,
             body,
-            data,
             secret,
             claim_lost: AtomicBool::new(false),
         }))
@@ -67,7 +59,7 @@ impl Event {
     /// The body's `event`.
     #[must_use]
     pub fn event_type(&self) -> &str {
-        &self.0.event_type
+        self.0.envelope.event(&self.0.body)
     }
 
     /// The exact bytes that were signed.
@@ -79,7 +71,7 @@ impl Event {
     /// The slice of the body that is the JSON text of `data`.
     #[must_use]
     pub fn data_bytes(&self) -> &[u8] {
-        &self.0.body[self.0.data.clone()]
+        &self.0.body[self.0.envelope.data.clone()]
     }
 
     /// Reads `data` as a `T`.
@@ -119,20 +111,13 @@ impl Event {
     pub(crate) fn afresh(&self) -> Self {
         let Inner {
             claimant,
-            event_type,
+            envelope,
             body,
-            data,
             secret,
             claim_lost: _,
         } = &*self.0;
         let claimant = Claimant::new(claimant.key.clone(), body);
-        Self::new(
-            claimant,
-            event_type.clone(),
-            body.clone(),
-            data.clone(),
-            Arc::clone(secret),
-        )
+        Self::new(claimant, envelope.clone(), body.clone(), Arc::clone(secret))
     }
 
     pub(crate) fn claimant(&self) -> &Claimant {
@@ -145,7 +130,7 @@ impl fmt::Debug for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Event")
             .field("key", &self.0.claimant.key)
-            .field("event_type", &self.0.event_type)
+            .field("event_type", &self.event_type())
             .field("body_len", &self.0.body.len())
             .finish_non_exhaustive()
     }

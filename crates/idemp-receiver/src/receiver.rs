@@ -10,7 +10,7 @@ use idemp_core::{Secrets, StandardHeaderValues, StandardVerifier, Ttl, Verifier}
 
 use crate::claim::{ClaimKey, Claimant};
 use crate::config::{ConfigError, ReceiverConfig};
-use crate::envelope::{self, Envelope};
+use crate::envelope;
 use crate::event::{Event, HandlerError};
 use crate::gate::{Gate, Place};
 use crate::meters::{BadSignature, Meters};
@@ -191,18 +191,18 @@ impl Receiver {
     fn examine_verified(&self, incoming: Incoming<'_>, secret: Arc<str>) -> Result<Event, Reply> {
         let shared = &*self.0;
         let key = shared.key(&incoming)?;
-        let canonical = key.canonical();
-        if canonical.is_none() && shared.config.require_canonical {
+        let parts = key.parts();
+        if parts.is_none() && shared.config.require_canonical {
             return Err(Reply::BadRequest(BadRequest::KeyNotCanonical));
         }
-        let Some(Envelope { event, data }) = envelope::read(&incoming.body) else {
+        let Some(envelope) = envelope::read(&incoming.body) else {
             return Err(Reply::BadRequest(BadRequest::NotAnEvent));
         };
-        if canonical.is_some_and(|key| key.event_type() != &*event) {
+        if parts.is_some_and(|parts| parts.event_type != envelope.event(&incoming.body)) {
             return Err(Reply::BadRequest(BadRequest::EventMismatch));
         }
         let claimant = Claimant::new(key, &incoming.body);
-        Ok(Event::new(claimant, event, incoming.body, data, secret))
+        Ok(Event::new(claimant, envelope, incoming.body, secret))
     }
 
     /// The same for a transport on which producers need not sign: what has a signature is verified, what has none is

@@ -7,8 +7,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::task::unconstrained;
+use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::Instrument;
 
@@ -167,14 +169,9 @@ impl Shared {
 
     /// Asks the store and waits no longer than it may take.
     pub(crate) async fn bounded<T>(&self, operation: Operation, asked: Asked<'_, T>) -> Result<T, StoreError> {
-        let mut asked = asked;
-        let answer = match first_poll(asked.as_mut()).await {
-            Poll::Ready(answer) => answer,
-            // Only a store that takes its time needs a timer.
-            Poll::Pending => Box::pin(timeout(self.config.store_timeout, asked))
-                .await
-                .unwrap_or_else(|_| Err(StoreError::new(StoreErrorKind::TimedOut))),
-        };
+        let answer = within(self.config.store_timeout, asked)
+            .await
+            .unwrap_or_else(|_| Err(StoreError::new(StoreErrorKind::TimedOut)));
         if let Err(error) = &answer {
             self.meters.store_error(operation);
             tracing::warn!(
@@ -184,6 +181,15 @@ impl Shared {
             );
         }
         answer
+    }
+}
+
+/// Waits no longer than `limit`. Only what takes its time gets a timer.
+pub(crate) async fn within<F: Future>(limit: Duration, future: F) -> Result<F::Output, Elapsed> {
+    let mut future = pin!(future);
+    match first_poll(future.as_mut()).await {
+        Poll::Ready(output) => Ok(output),
+        Poll::Pending => Box::pin(timeout(limit, future)).await,
     }
 }
 

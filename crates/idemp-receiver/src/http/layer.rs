@@ -12,7 +12,6 @@ use http_body::Body;
 use http_body_util::Full;
 use idemp_core::StandardHeaderValues;
 use idemp_core::headers::{HeaderLine, lower};
-use tokio::time::timeout;
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -21,6 +20,7 @@ use crate::event::{Event, HandlerError};
 use crate::gate::Place;
 use crate::receiver::{Incoming, Receiver};
 use crate::reply::Reply;
+use crate::work::within;
 
 /// Puts a [`Receiver`] before a service, which becomes its handler.
 ///
@@ -99,7 +99,7 @@ async fn read<B: Body>(receiver: &Receiver, headers: &HeaderMap, body: B) -> Res
     let place = receiver.enter()?;
     let config = receiver.config();
     let body = collect(body, config.body_limit, headers.contains_key(EXPECT));
-    let body = timeout(config.attempt_timeout, body)
+    let body = within(config.attempt_timeout, body)
         .await
         .unwrap_or(Err(Reply::BodyTimedOut))?;
     let event = receiver.examine(incoming(headers, body, config.require_standard_webhooks))?;
