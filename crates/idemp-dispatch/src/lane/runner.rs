@@ -3,13 +3,11 @@
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use futures_util::FutureExt;
 use idemp_core::Reason;
 use tokio::runtime::Handle;
-use tokio::task::coop::{consume_budget, has_budget_remaining};
-use tokio::task::yield_now;
+use tokio::task::coop::consume_budget;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::WaitForCancellationFuture;
 use tracing::Instrument;
@@ -33,7 +31,6 @@ pub(super) struct Limits<'r, 'l> {
 impl Runner {
     /// Sets off a runner, which is counted in, where its first event was submitted.
     pub(super) fn set_off(lane: Arc<Lane>, first: Job) {
-        lane.starting.fetch_add(1, Ordering::Relaxed);
         let runtime = first.runtime.clone();
         let runner = Self {
             lane,
@@ -48,7 +45,7 @@ impl Runner {
         let aborted = pin!(lane.aborting.cancelled());
         let overdue = pin!(sleep_until(Instant::now()));
         let mut limits = Limits { aborted, overdue };
-        let mut next = self.begin();
+        let mut next = self.first.take();
         if let Some(job) = next.take_if(|_| lane.stopping.is_cancelled()) {
             lane.give_up(job, Reason::Shutdown);
             next = lane.line.next();
@@ -66,20 +63,9 @@ impl Runner {
             let _panic = AssertUnwindSafe(attended.instrument(span)).catch_unwind().await;
             // A sink that is always ready must not have the thread to itself.
             consume_budget().await;
-            // Nobody is overtaken: the next event is taken when its attempt can begin at once, and not before runners
-            // that were set off have begun with theirs.
-            if !has_budget_remaining() || lane.starting.load(Ordering::Relaxed) > 0 {
-                yield_now().await;
-            }
             next = lane.line.next();
         }
         self.ended = true;
-    }
-
-    fn begin(&mut self) -> Option<Job> {
-        let first = self.first.take()?;
-        self.lane.starting.fetch_sub(1, Ordering::Relaxed);
-        Some(first)
     }
 }
 
@@ -89,7 +75,7 @@ impl Drop for Runner {
         if self.ended {
             return;
         }
-        drop(self.begin());
+        drop(self.first.take());
         for job in self.lane.line.abandon() {
             self.lane.stand_in_line(job);
         }

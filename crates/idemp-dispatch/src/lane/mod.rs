@@ -10,7 +10,6 @@ mod runner;
 use std::ops::ControlFlow;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, SystemTime};
 
 use futures_util::FutureExt;
@@ -46,8 +45,6 @@ pub(crate) struct Lane {
     schedule: RetrySchedule,
     pub(crate) rooms: Rooms,
     line: Line<Job>,
-    /// Runners that are set off and not at their first event yet.
-    starting: AtomicUsize,
     gate: Gate,
     letters: Option<Letters>,
     counts: Counts,
@@ -94,7 +91,6 @@ impl Lane {
             },
             rooms: Rooms::new(&config),
             line: Line::new(config.concurrency),
-            starting: AtomicUsize::new(0),
             gate: Gate::new(breaker, config.name.clone(), Arc::clone(&meters)),
             letters,
             counts: Counts::default(),
