@@ -22,7 +22,7 @@ use crate::local::{self, Server};
 use crate::measure::{Both, Pairs};
 use crate::report::{Bench, Target, Unit};
 
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 15;
 const IN_FLIGHT: usize = 64;
 const EVENTS: usize = 10_000;
 
