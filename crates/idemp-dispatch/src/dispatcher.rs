@@ -12,10 +12,9 @@ use tokio_util::task::TaskTracker;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{ConfigError, LaneConfig};
 use crate::lane::Lane;
-use crate::ledger::{Barred, Ledger};
+use crate::ledger::{Accepted, Barred, Ledger};
 use crate::room::Room;
 use crate::settlement::{Handle, Report};
-use crate::slot::Settled;
 use crate::stats::Stats;
 
 /// Takes events and sees each of them to its end at every sink.
@@ -181,7 +180,13 @@ impl Dispatcher {
         let on_its_way = self.inner.ledger.look_up(message, &wanted);
         match on_its_way.map_err(|barred| error(barred.into()))? {
             // An event that is on its way in all of these lanes needs no room.
-            Some(settled) if !settled.is_empty() => Ok(Asked::OnItsWay(self.handle(message, wanted, settled))),
+            Some(settled) if !settled.is_empty() => {
+                let names = wanted.iter().map(|lane| self.inner.lanes[*lane].name().clone());
+                Ok(Asked::OnItsWay(Handle {
+                    key: message.key().clone(),
+                    places: names.zip(settled).collect(),
+                }))
+            }
             _ => Ok(Asked::Wanted(wanted)),
         }
     }
@@ -190,27 +195,22 @@ impl Dispatcher {
     fn accept(&self, message: Message, seats: Vec<Seat>) -> Result<Handle, SubmitError> {
         // First what can panic: nothing is accepted yet.
         let (runtime, accepted_at) = (runtime::Handle::current(), self.inner.clock.now());
-        let lanes = seats.iter().map(|(lane, _)| *lane);
-        let accepted = match self.inner.ledger.accept(&message, lanes.clone()) {
+        let accepted = match self.inner.ledger.accept(&message, seats.iter().map(|(lane, _)| *lane)) {
             Ok(accepted) => accepted,
             Err(barred) => return Err(SubmitError::new(barred.into(), message)),
         };
-        let handle = self.handle(&message, lanes, accepted.settled);
-        let mut fresh = accepted.fresh.into_iter().peekable();
-        for (lane, room) in seats {
-            if let Some(event) = fresh.next_if(|event| event.lane() == lane) {
-                self.inner.lanes[lane].take(event, room, accepted_at, &runtime);
+        let mut places = Vec::with_capacity(seats.len());
+        for ((lane, room), Accepted { settled, fresh }) in seats.into_iter().zip(accepted) {
+            let lane = &self.inner.lanes[lane];
+            places.push((lane.name().clone(), settled));
+            if let Some(event) = fresh {
+                lane.take(event, room, accepted_at, &runtime);
             }
         }
-        Ok(handle)
-    }
-
-    fn handle(&self, message: &Message, lanes: impl IntoIterator<Item = usize>, settled: Vec<Settled>) -> Handle {
-        let names = lanes.into_iter().map(|lane| self.inner.lanes[lane].name().clone());
-        Handle {
+        Ok(Handle {
             key: message.key().clone(),
-            places: names.zip(settled).collect(),
-        }
+            places,
+        })
     }
 
     /// Waits until what was accepted before the call is settled, and goes on working. Returns how many

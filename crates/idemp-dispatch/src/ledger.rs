@@ -73,12 +73,12 @@ pub(crate) struct Unsettled {
     _counted: TaskTrackerToken,
 }
 
-/// An event that was accepted for some lanes.
+/// What became of an event in one of the lanes for which it was accepted.
 pub(crate) struct Accepted {
-    /// For each lane asked for, in order, what will be heard of it.
-    pub(crate) settled: Vec<Settled>,
-    /// The event for each lane in which it was not on its way already, in the same order.
-    pub(crate) fresh: Vec<Unsettled>,
+    /// What will be heard of it.
+    pub(crate) settled: Settled,
+    /// The event, `None` if it was on its way there already.
+    pub(crate) fresh: Option<Unsettled>,
 }
 
 impl Ledger {
@@ -96,7 +96,7 @@ impl Ledger {
         Ok(lanes.iter().map(|lane| places.settled_in(*lane)).collect())
     }
 
-    /// Accepts the event in all of these lanes at once, or in none.
+    /// Accepts the event in all of these lanes at once, in their order, or in none.
     ///
     /// # Errors
     /// As [`look_up`](Self::look_up).
@@ -104,11 +104,8 @@ impl Ledger {
         self: &Arc<Self>,
         message: &Message,
         lanes: impl ExactSizeIterator<Item = usize>,
-    ) -> Result<Accepted, Barred> {
-        let mut accepted = Accepted {
-            settled: Vec::with_capacity(lanes.len()),
-            fresh: Vec::with_capacity(lanes.len()),
-        };
+    ) -> Result<Vec<Accepted>, Barred> {
+        let mut accepted = Vec::with_capacity(lanes.len());
         let mut books = self.lock();
         books.admits()?;
         if lanes.len() == 0 {
@@ -118,8 +115,8 @@ impl Ledger {
         let places = unsettled.entry(message.key().clone()).or_default();
         places.admit(message)?;
         for lane in lanes {
-            let settled = match places.settled_in(lane) {
-                Some(settled) => settled,
+            let in_lane = match places.settled_in(lane) {
+                Some(settled) => Accepted { settled, fresh: None },
                 None => {
                     let (settle, settled) = slot();
                     places.push(Place {
@@ -127,18 +124,21 @@ impl Ledger {
                         body: message.body().clone(),
                         settled: settled.clone(),
                     });
-                    accepted.fresh.push(Unsettled {
+                    let event = Unsettled {
                         message: message.clone(),
                         lane,
                         ledger: Arc::clone(self),
                         settle: Some(settle),
                         // Counted while the books are locked: a shutdown waits for the event, or it is refused.
                         _counted: current.token(),
-                    });
-                    settled
+                    };
+                    Accepted {
+                        settled,
+                        fresh: Some(event),
+                    }
                 }
             };
-            accepted.settled.push(settled);
+            accepted.push(in_lane);
         }
         Ok(accepted)
     }
@@ -227,10 +227,6 @@ impl Places {
 impl Unsettled {
     pub(crate) const fn message(&self) -> &Message {
         &self.message
-    }
-
-    pub(crate) const fn lane(&self) -> usize {
-        self.lane
     }
 
     /// Tells all who wait how the event has ended. One that nobody saved closes the ledger to new ones.
