@@ -6,6 +6,9 @@ use redis::Value;
 
 use crate::consume::message::{Arrived, Position};
 
+/// The cursor of a look for entries, at its beginning and again at its end.
+pub(super) const ENDS: &str = "0-0";
+
 /// An entry as it was read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Entry {
