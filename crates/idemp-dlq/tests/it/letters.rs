@@ -46,6 +46,21 @@ pub(crate) fn attempt(number: u32, started: SystemTime, cause: Cause) -> Attempt
     }
 }
 
+/// The same letter with another body under its key: a conflict.
+pub(crate) fn with_other_bytes(letter: DeadLetter) -> DeadLetter {
+    DeadLetter {
+        message: Message::new(letter.message.key().clone(), "other bytes").unwrap(),
+        ..letter
+    }
+}
+
+/// Puts letters one after another.
+pub(crate) async fn put_all(store: &dyn DeadLetterStore, letters: impl IntoIterator<Item = DeadLetter>) {
+    for letter in letters {
+        store.put(letter).await.unwrap();
+    }
+}
+
 pub(crate) async fn listed(store: &dyn DeadLetterStore) -> Vec<Listed> {
     let mut selection = store.select(&Filter::default()).await.unwrap();
     let mut entries = Vec::new();

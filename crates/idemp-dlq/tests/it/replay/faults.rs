@@ -1,6 +1,18 @@
 //! Replays over a store that fails, or that takes its time.
 
-use super::*;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use idemp_dlq::{
+    Claim, DeadLetter, DeadLetterStore, EntryId, Fate, Filter, LeaseToken, Loaded, MemoryStore, Progress, Put,
+    ReplayFailure, ReplayOptions, Selection, Settled, Stats, Stopped, StoreError, StoreErrorKind,
+};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::support::{Clock, DELIVERED, Peer, busy, filled, hold, replay_by_default, replayer, targets};
+use crate::letters::{contents, ids, letter, letters};
 
 /// What goes wrong in the store.
 #[derive(Clone, Copy)]
@@ -122,11 +134,9 @@ async fn a_lease_that_ends_while_the_store_answers_is_waited_out() {
     let store = Faulty::of(1, Fault::Slow).await;
     let id = ids(&store.inner).await.remove(0);
     let (dead, lease) = (LeaseToken::random(), Duration::from_secs(30));
-    let claimed = store.inner.claim(&id, &dead, lease, clock.now()).await;
-    assert!(matches!(claimed, Ok(Claim::Claimed(_))));
-    let peer = Arc::new(Peer::new(clock, [], DELIVERED));
-    let replayer = replayer(clock, ReplayOptions::default());
-    let (summary, fates) = replay(&replayer, &store, &peer, &CancellationToken::new()).await;
+    hold(&store.inner, &id, &dead, lease, clock.now()).await;
+    let peer = Peer::delivering(clock);
+    let (summary, fates) = replay_by_default(clock, &store, &peer).await;
     assert_eq!(fates, [Fate::Replayed]);
     assert_eq!((summary.replayed, summary.held), (1, 0));
 }
@@ -187,14 +197,8 @@ async fn a_store_that_fails_ends_the_replay_with_its_summary() {
 async fn what_was_purged_in_flight_is_delivered_but_not_marked() {
     let clock = Clock::start();
     let store = Faulty::of(1, Fault::Purged).await;
-    let peer = Arc::new(Peer::new(clock, [], DELIVERED));
-    let (summary, fates) = replay(
-        &replayer(clock, ReplayOptions::default()),
-        &store,
-        &peer,
-        &CancellationToken::new(),
-    )
-    .await;
+    let peer = Peer::delivering(clock);
+    let (summary, fates) = replay_by_default(clock, &store, &peer).await;
     assert_eq!((summary.unmarked, fates), (1, vec![Fate::Unmarked]));
 }
 
@@ -202,14 +206,8 @@ async fn what_was_purged_in_flight_is_delivered_but_not_marked() {
 async fn an_entry_that_cannot_be_read_is_passed_over() {
     let clock = Clock::start();
     let store = Faulty::of(3, Fault::Unreadable).await;
-    let peer = Arc::new(Peer::new(clock, [], DELIVERED));
-    let (summary, _) = replay(
-        &replayer(clock, ReplayOptions::default()),
-        &store,
-        &peer,
-        &CancellationToken::new(),
-    )
-    .await;
+    let peer = Peer::delivering(clock);
+    let (summary, _) = replay_by_default(clock, &store, &peer).await;
     assert_eq!((summary.unreadable, summary.replayed), (1, 2));
     assert_eq!(contents(&store).await, [letter("r1:tool_end:2")]);
 }
