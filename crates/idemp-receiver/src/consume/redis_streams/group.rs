@@ -51,7 +51,8 @@ pub(super) async fn leave(link: &Link, config: &RedisStreamsConsumerConfig) {
     }
 }
 
-/// The id of the stream's newest entry, there or trimmed.
+/// The id of the newest entry that the stream holds; with none, of its beginning, after which there is nothing to pass
+/// over.
 async fn last_id(link: &Link, config: &RedisStreamsConsumerConfig) -> Result<String, Fault> {
     let mut newest = cmd("XREVRANGE");
     newest.arg(&config.stream).arg("+").arg("-").arg("COUNT").arg(1);

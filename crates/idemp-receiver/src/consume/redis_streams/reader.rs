@@ -192,12 +192,13 @@ impl Reader {
     /// Makes the group where it begins, or where it began.
     async fn make_group(&mut self) -> Result<(), Fault> {
         let config = &self.shared.config;
-        let beginning = match &self.beginning {
-            Some(beginning) => beginning.clone(),
+        let beginning = match self.beginning.take() {
+            Some(beginning) => beginning,
             None => group::beginning(&self.link, config).await?,
         };
-        group::make(&self.link, config, &beginning).await?;
-        self.beginning = Some(beginning);
+        // Kept whatever comes of it: the group may be made, and only the answer lost.
+        let beginning = self.beginning.insert(beginning);
+        group::make(&self.link, config, beginning).await?;
         Ok(())
     }
 
