@@ -12,11 +12,11 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use idemp_receiver::{Event, MemoryStore, ReceiverConfig, ReceiverLayer};
 
-use crate::support::{BODY, KEY, by_default, connect, head, receiver, reply, request, send, serve, sign};
+use crate::support::{BODY, KEY, behind, by_default, connect, head, receiver, reply, request, send, serve, sign};
 
 fn app() -> Router {
     let handler = async |event: Event| drop(event);
-    Router::new().route("/", post(handler).route_layer(ReceiverLayer::new(by_default())))
+    behind(by_default(), handler)
 }
 
 /// An event whose body is this long.
@@ -153,9 +153,8 @@ async fn stalled_bodies_take_places() {
         concurrency: 1,
         ..ReceiverConfig::default()
     };
-    let layer = ReceiverLayer::new(receiver(MemoryStore::new(), config));
     let handler = async |event: Event| drop(event);
-    let app = Router::new().route("/", post(handler).route_layer(layer));
+    let app = behind(receiver(MemoryStore::new(), config), handler);
     let stalled = tokio::spawn({
         let app = app.clone();
         async move { send(&app, in_pieces(End::Stalls)).await }
@@ -187,7 +186,7 @@ async fn other_extractors_work_beside_the_event() {
         assert_eq!(event.secret_label(), "default");
         assert!(!event.claim_lost());
     };
-    let app = Router::new().route("/", post(handler).route_layer(ReceiverLayer::new(by_default())));
+    let app = behind(by_default(), handler);
     send(&app, request(KEY, BODY)).await.is(200, r#"{"status":"ok"}"#);
 }
 

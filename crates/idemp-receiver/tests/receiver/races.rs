@@ -17,7 +17,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::support::{
-    BODY, Fault, Faulty, KEY, Runs, Signed, by_default, connect, head, receiver, reply, request, send, serve,
+    BODY, Fault, Faulty, KEY, Runs, Signed, behind, by_default, connect, head, receiver, reply, request, send, serve,
 };
 
 /// A handler that says when it has begun and ends when it is told how.
@@ -67,7 +67,7 @@ async fn fifty_copies_at_once_run_the_handler_once() {
             go_on.notified().await;
         }
     };
-    let app = Router::new().route("/", post(handler).route_layer(ReceiverLayer::new(by_default())));
+    let app = behind(by_default(), handler);
     let started = std::time::Instant::now();
     let mut copies = JoinSet::new();
     for _ in 0..50 {

@@ -8,13 +8,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use axum::Router;
 use axum::body::Body;
-use axum::http::{HeaderMap, Request};
+use axum::handler::Handler;
+use axum::http::{HeaderMap, HeaderValue, Request};
+use axum::routing::post;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use idemp_core::{Secret, Signer, Ttl};
 use idemp_receiver::{
-    Claim, ClaimKey, ClaimStore, Claimant, Completed, Incoming, MemoryStore, Receiver, ReceiverConfig, StoreError,
-    StoreErrorKind,
+    Claim, ClaimKey, ClaimStore, Claimant, Completed, Event, Incoming, MemoryStore, Receiver, ReceiverConfig,
+    ReceiverLayer, StoreError, StoreErrorKind,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -28,7 +30,11 @@ pub(crate) fn secret() -> Secret {
 }
 
 pub(crate) fn sign(body: &[u8]) -> String {
-    Signer::new(&secret()).header(body).as_str().to_owned()
+    sign_with(&secret(), body)
+}
+
+pub(crate) fn sign_with(secret: &Secret, body: &[u8]) -> String {
+    Signer::new(secret).header(body).as_str().to_owned()
 }
 
 pub(crate) fn receiver(store: impl ClaimStore, config: ReceiverConfig) -> Receiver {
@@ -37,6 +43,25 @@ pub(crate) fn receiver(store: impl ClaimStore, config: ReceiverConfig) -> Receiv
 
 pub(crate) fn by_default() -> Receiver {
     receiver(MemoryStore::new(), ReceiverConfig::default())
+}
+
+/// Takes POSTs to `/`: first the receiver, then the handler.
+pub(crate) fn behind<H, T>(receiver: Receiver, handler: H) -> Router
+where
+    H: Handler<T, ()>,
+    T: 'static,
+{
+    Router::new().route("/", post(handler).route_layer(ReceiverLayer::new(receiver)))
+}
+
+/// A handler that does nothing, and how often it ran.
+pub(crate) fn counting(receiver: Receiver) -> (Router, Runs) {
+    let runs = Runs::default();
+    let counted = runs.clone();
+    let handler = async move |_: Event| {
+        counted.add();
+    };
+    (behind(receiver, handler), runs)
 }
 
 /// What comes in for one event, without HTTP.
@@ -73,6 +98,16 @@ pub(crate) fn request(key: &str, body: impl Into<Bytes>) -> Request<Body> {
         .header("x-signature-256", sign(&body))
         .body(Body::from(body))
         .unwrap()
+}
+
+/// The request with these lines of a header in the place of what it had.
+pub(crate) fn with_lines(mut request: Request<Body>, name: &'static str, values: &[&str]) -> Request<Body> {
+    let headers = request.headers_mut();
+    headers.remove(name);
+    for value in values {
+        headers.append(name, HeaderValue::from_str(value).unwrap());
+    }
+    request
 }
 
 #[derive(Debug)]

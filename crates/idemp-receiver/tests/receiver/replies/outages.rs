@@ -1,0 +1,60 @@
+//! A store of claims that fails.
+
+use std::time::Duration;
+
+use idemp_receiver::ReceiverConfig;
+
+use crate::support::{BODY, Fault, Faulty, KEY, counting, receiver, request, send};
+
+/// Down, or not answering within its second: nothing runs, and the sender is put off.
+#[tokio::test(start_paused = true)]
+async fn the_store_is_down() {
+    for fault in [Fault::Down, Fault::AnswerLost, Fault::AnswerHangs] {
+        let store = Faulty {
+            claim: fault,
+            ..Faulty::default()
+        };
+        let (app, runs) = counting(receiver(store, ReceiverConfig::default()));
+        let started = tokio::time::Instant::now();
+        let answer = send(&app, request(KEY, BODY)).await;
+        answer.is(503, r#"{"detail":"claim store is not available"}"#);
+        let seconds: u64 = answer.retry_after().unwrap().parse().unwrap();
+        assert!((1..=5).contains(&seconds), "{seconds}");
+        assert!(
+            started.elapsed() <= Duration::from_millis(1_001),
+            "{:?}",
+            started.elapsed()
+        );
+        assert_eq!(runs.count(), 0);
+    }
+}
+
+/// With `fail_open`, an event is handled even when nobody can say whether it is new.
+#[tokio::test]
+async fn failing_open_is_a_choice() {
+    let config = ReceiverConfig {
+        fail_open: true,
+        ..ReceiverConfig::default()
+    };
+    let store = Faulty {
+        claim: Fault::Down,
+        ..Faulty::default()
+    };
+    let (app, runs) = counting(receiver(store, config));
+    send(&app, request(KEY, BODY)).await.is(200, r#"{"status":"ok"}"#);
+    assert_eq!(runs.count(), 1);
+}
+
+/// The handler has succeeded, so the sender is told so.
+#[tokio::test]
+async fn the_mark_cannot_be_written() {
+    for fault in [Fault::Down, Fault::AnswerLost] {
+        let store = Faulty {
+            complete: fault,
+            ..Faulty::default()
+        };
+        let (app, runs) = counting(receiver(store, ReceiverConfig::default()));
+        send(&app, request(KEY, BODY)).await.is(200, r#"{"status":"ok"}"#);
+        assert_eq!(runs.count(), 1);
+    }
+}
