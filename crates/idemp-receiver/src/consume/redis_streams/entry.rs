@@ -25,6 +25,8 @@ pub(super) struct Claimed {
     pub(super) entries: Vec<Entry>,
     /// How many pending entries had been trimmed and are not pending any more.
     pub(super) trimmed: usize,
+    /// How many had been trimmed and are pending still, under the name of who asked.
+    pub(super) nameless: usize,
 }
 
 /// The answer has a shape that no server gives.
@@ -49,7 +51,8 @@ pub(super) fn read(answer: Value) -> Result<Vec<Entry>, Misshapen> {
     }
 }
 
-/// Redis 6.2 answers with two parts and shows trimmed entries as nil, later servers name them in a third part.
+/// Redis 6.2 answers with two parts and hands trimmed entries over as nil. Later servers let go of them and name them in
+/// a third part.
 pub(super) fn claimed(answer: Value) -> Result<Claimed, Misshapen> {
     let Value::Array(parts) = answer else {
         return Err(Misshapen);
@@ -67,7 +70,8 @@ pub(super) fn claimed(answer: Value) -> Result<Claimed, Misshapen> {
     Ok(Claimed {
         cursor: text(cursor)?,
         entries: all(there)?,
-        trimmed: trimmed + gone.len(),
+        trimmed,
+        nameless: gone.len(),
     })
 }
 
@@ -196,19 +200,20 @@ mod tests {
 
     #[test]
     fn reads_claims_of_old_and_new_servers() {
-        let expected = |trimmed| {
+        let expected = |trimmed, nameless| {
             Ok(Claimed {
                 cursor: "5-0".to_owned(),
                 entries: vec![there("1-0", &[("a", "b")])],
                 trimmed,
+                nameless,
             })
         };
         let entry = || raw_entry("1-0", &["a", "b"]);
         let old = vec![bulk("5-0"), Value::Array(vec![entry(), Value::Nil])];
-        assert_eq!(claimed(Value::Array(old)), expected(1));
+        assert_eq!(claimed(Value::Array(old)), expected(0, 1));
         let gone = Value::Array(vec![bulk("2-0"), bulk("3-0")]);
         let new = vec![bulk("5-0"), Value::Array(vec![entry()]), gone];
-        assert_eq!(claimed(Value::Array(new)), expected(2));
+        assert_eq!(claimed(Value::Array(new)), expected(2, 0));
         assert_eq!(claimed(Value::Array(vec![bulk("0-0")])), Err(Misshapen));
     }
 

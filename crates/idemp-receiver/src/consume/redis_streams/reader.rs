@@ -160,6 +160,10 @@ impl Reader {
             );
             self.shared.flow.meters().trimmed(claimed.trimmed);
         }
+        if claimed.nameless > 0 {
+            // Among this consumer's own they have their ids, and are let go of.
+            self.own = Some(ENDS.to_owned());
+        }
         let taken = self.take(claimed.entries, free);
         self.shared.flow.meters().reclaimed(taken);
         Ok(())
