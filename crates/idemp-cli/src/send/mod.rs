@@ -101,7 +101,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
                 ..Tally::default()
             },
         };
-        let mut tally = sender.run(batches).await;
+        // In a task: this thread is none of the runtime's own and would be woken for each event that is settled.
+        let sending = tokio::spawn(sender.run(batches)).await;
+        let mut tally = sending.map_err(|error| Failure::failed("send").because(&error))?;
         letters.close().await;
         let fallback = letters.fallback.map(|fallback| fallback.path);
         tally.dlq_fallback = fallback
