@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use idemp_core::Reason;
-use tokio::runtime::Handle;
+use tokio::runtime::Id;
 use tokio::task::coop::consume_budget;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::WaitForCancellationFuture;
@@ -19,6 +19,8 @@ pub(super) struct Runner {
     lane: Arc<Lane>,
     /// The event for which it was set off, until it is at it.
     first: Option<Job>,
+    /// Where that was submitted.
+    runtime: Id,
     ended: bool,
 }
 
@@ -35,13 +37,14 @@ impl Runner {
         let runner = Self {
             lane,
             first: Some(first),
+            runtime: runtime.id(),
             ended: false,
         };
         runtime.spawn(runner.run());
     }
 
     async fn run(mut self) {
-        let (lane, here) = (Arc::clone(&self.lane), Handle::current().id());
+        let lane = Arc::clone(&self.lane);
         let aborted = pin!(lane.aborting.cancelled());
         let overdue = pin!(sleep_until(Instant::now()));
         let mut limits = Limits { aborted, overdue };
@@ -51,7 +54,7 @@ impl Runner {
             next = lane.line.next();
         }
         while let Some(job) = next {
-            if job.runtime.id() != here {
+            if job.runtime.id() != self.runtime {
                 // An event lives where it was submitted: the end of another runtime must not take it along. The place
                 // goes with it.
                 self.ended = true;
@@ -69,7 +72,7 @@ impl Runner {
     }
 }
 
-/// A runner vanishes with its runtime. What waits in line may have been submitted in another one, and goes on there.
+/// A runner vanishes with its runtime, and so do the events that were submitted there. Those of others go on.
 impl Drop for Runner {
     fn drop(&mut self) {
         if self.ended {
@@ -77,7 +80,9 @@ impl Drop for Runner {
         }
         drop(self.first.take());
         for job in self.lane.line.abandon() {
-            self.lane.stand_in_line(job);
+            if job.runtime.id() != self.runtime {
+                self.lane.stand_in_line(job);
+            }
         }
     }
 }
