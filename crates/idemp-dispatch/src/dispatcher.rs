@@ -1,4 +1,4 @@
-//! Takes events on, fans them out to the lanes, and keeps account of what is unsettled.
+//! Takes events on and fans them out to the lanes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,16 +12,17 @@ use tokio_util::task::TaskTracker;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{ConfigError, LaneConfig};
 use crate::lane::Lane;
-use crate::ledger::{Accepted, Barred, Ledger};
+use crate::ledger::{Accepted, Ledger, Rejection};
 use crate::room::Room;
 use crate::settlement::{Handle, Report};
 use crate::stats::Stats;
 
 /// Takes events and sees each of them to its end at every sink.
 ///
-/// Cloning it shares it. An event runs on the tokio runtime in which it is submitted, and is lost with it. Dropping
-/// every clone leaves what was accepted on its way; [`shutdown`](Self::shutdown) is the orderly end. A crash loses what
-/// is still in memory.
+/// Cloning it shares it. An event runs on the tokio runtime in which it is submitted, and is lost with it. That runtime
+/// must be driven until the event is settled: one that is not takes a place of the lane from all others. Dropping every
+/// clone leaves what was accepted on its way; [`shutdown`](Self::shutdown) is the orderly end. A crash loses what is
+/// still in memory.
 #[derive(Clone)]
 pub struct Dispatcher {
     inner: Arc<Inner>,
@@ -178,7 +179,7 @@ impl Dispatcher {
             wanted.push(index);
         }
         let on_its_way = self.inner.ledger.look_up(message, &wanted);
-        match on_its_way.map_err(|barred| error(barred.into()))? {
+        match on_its_way.map_err(|rejection| error(rejection.into()))? {
             // An event that is on its way in all of these lanes needs no room.
             Some(settled) if !settled.is_empty() => {
                 let names = wanted.iter().map(|lane| self.inner.lanes[*lane].name().clone());
@@ -197,7 +198,7 @@ impl Dispatcher {
         let (runtime, accepted_at) = (runtime::Handle::current(), self.inner.clock.now());
         let accepted = match self.inner.ledger.accept(&message, seats.iter().map(|(lane, _)| *lane)) {
             Ok(accepted) => accepted,
-            Err(barred) => return Err(SubmitError::new(barred.into(), message)),
+            Err(rejection) => return Err(SubmitError::new(rejection.into(), message)),
         };
         let mut places = Vec::with_capacity(seats.len());
         for ((lane, room), Accepted { settled, fresh }) in seats.into_iter().zip(accepted) {
@@ -214,12 +215,13 @@ impl Dispatcher {
     }
 
     /// Waits until what was accepted before the call is settled, and goes on working. Returns how many
-    /// (event, sink) pairs were not settled in time.
+    /// (event, sink) pairs were not settled in time. Nobody waits for what is lost with its runtime; see
+    /// [`LaneStats::lost`](crate::LaneStats::lost).
     ///
     /// # Cancel safety
     /// Safe: dropping the future only stops the waiting.
     pub async fn flush(&self, timeout: Duration) -> usize {
-        let unsettled = self.inner.ledger.draw_line();
+        let unsettled = self.inner.ledger.seal();
         let all = async {
             for counter in &unsettled {
                 counter.wait().await;
@@ -321,12 +323,12 @@ pub enum SubmitErrorKind {
     Closed,
 }
 
-impl From<Barred> for SubmitErrorKind {
-    fn from(barred: Barred) -> Self {
-        match barred {
-            Barred::Conflict => Self::Conflict,
-            Barred::DeadLettersFail => Self::DeadLettersFail,
-            Barred::Closed => Self::Closed,
+impl From<Rejection> for SubmitErrorKind {
+    fn from(rejection: Rejection) -> Self {
+        match rejection {
+            Rejection::Conflict => Self::Conflict,
+            Rejection::DeadLettersFail => Self::DeadLettersFail,
+            Rejection::Closed => Self::Closed,
         }
     }
 }

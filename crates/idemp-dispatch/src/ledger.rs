@@ -14,16 +14,16 @@ use crate::slot::{Settle, Settled, slot};
 /// Keeps account of every event in every lane, from its acceptance to its settlement.
 #[derive(Default)]
 pub(crate) struct Ledger {
-    books: Mutex<Books>,
+    state: Mutex<State>,
 }
 
 #[derive(Default)]
-struct Books {
+struct State {
     open: Open,
     unsettled: HashMap<IdempotencyKey, Places>,
-    /// Counts what is unsettled since somebody began to wait for all that was accepted before.
+    /// Counts what was accepted since the last [`seal`](Ledger::seal) and is unsettled.
     current: TaskTracker,
-    /// Those before it that have something left. They are closed.
+    /// Sealed counters that are not down to nothing yet.
     earlier: Vec<TaskTracker>,
 }
 
@@ -54,7 +54,7 @@ struct Place {
 
 /// Why an event is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Barred {
+pub(crate) enum Rejection {
     /// Another event, with other bytes, is on its way under the same key.
     Conflict,
     /// A dead letter could not be saved.
@@ -86,10 +86,10 @@ impl Ledger {
     ///
     /// # Errors
     /// If it may not be submitted at all.
-    pub(crate) fn look_up(&self, message: &Message, lanes: &[usize]) -> Result<Option<Vec<Settled>>, Barred> {
-        let books = self.lock();
-        books.admits()?;
-        let Some(places) = books.unsettled.get(message.key()) else {
+    pub(crate) fn look_up(&self, message: &Message, lanes: &[usize]) -> Result<Option<Vec<Settled>>, Rejection> {
+        let state = self.lock();
+        state.admits()?;
+        let Some(places) = state.unsettled.get(message.key()) else {
             return Ok(None);
         };
         places.admit(message)?;
@@ -104,14 +104,14 @@ impl Ledger {
         self: &Arc<Self>,
         message: &Message,
         lanes: impl ExactSizeIterator<Item = usize>,
-    ) -> Result<Vec<Accepted>, Barred> {
+    ) -> Result<Vec<Accepted>, Rejection> {
         let mut accepted = Vec::with_capacity(lanes.len());
-        let mut books = self.lock();
-        books.admits()?;
+        let mut state = self.lock();
+        state.admits()?;
         if lanes.len() == 0 {
             return Ok(accepted);
         }
-        let Books { unsettled, current, .. } = &mut *books;
+        let State { unsettled, current, .. } = &mut *state;
         let places = unsettled.entry(message.key().clone()).or_default();
         places.admit(message)?;
         for lane in lanes {
@@ -129,7 +129,7 @@ impl Ledger {
                         lane,
                         ledger: Arc::clone(self),
                         settle: Some(settle),
-                        // Counted while the books are locked: a shutdown waits for the event, or it is refused.
+                        // Counted while the state are locked: a shutdown waits for the event, or it is refused.
                         _counted: current.token(),
                     };
                     Accepted {
@@ -144,13 +144,13 @@ impl Ledger {
     }
 
     /// Counters, each closed, of all that is unsettled now; what is accepted from here on is in none of them.
-    pub(crate) fn draw_line(&self) -> Vec<TaskTracker> {
-        let mut books = self.lock();
-        let current = std::mem::take(&mut books.current);
+    pub(crate) fn seal(&self) -> Vec<TaskTracker> {
+        let mut state = self.lock();
+        let current = std::mem::take(&mut state.current);
         current.close();
-        books.earlier.push(current);
-        books.earlier.retain(|counter| !counter.is_empty());
-        books.earlier.clone()
+        state.earlier.push(current);
+        state.earlier.retain(|counter| !counter.is_empty());
+        state.earlier.clone()
     }
 
     /// Takes nothing more, for good.
@@ -160,24 +160,24 @@ impl Ledger {
 
     /// Takes events again after one could not be saved.
     pub(crate) fn accept_again(&self) {
-        let mut books = self.lock();
-        if books.open == Open::Refusing {
-            books.open = Open::Yes;
+        let mut state = self.lock();
+        if state.open == Open::Refusing {
+            state.open = Open::Yes;
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Books> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing panics while it is held.
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Books {
-    fn admits(&self) -> Result<(), Barred> {
+impl State {
+    fn admits(&self) -> Result<(), Rejection> {
         match self.open {
             Open::Yes => Ok(()),
-            Open::Refusing => Err(Barred::DeadLettersFail),
-            Open::Closed => Err(Barred::Closed),
+            Open::Refusing => Err(Rejection::DeadLettersFail),
+            Open::Closed => Err(Rejection::Closed),
         }
     }
 
@@ -197,10 +197,10 @@ impl Places {
     }
 
     /// One event alone may be on its way under a key.
-    fn admit(&self, message: &Message) -> Result<(), Barred> {
+    fn admit(&self, message: &Message) -> Result<(), Rejection> {
         match self.iter().all(|place| place.body == message.body()) {
             true => Ok(()),
-            false => Err(Barred::Conflict),
+            false => Err(Rejection::Conflict),
         }
     }
 
@@ -232,13 +232,13 @@ impl Unsettled {
     /// Tells all who wait how the event has ended. One that nobody saved closes the ledger to new ones.
     pub(crate) fn settle(mut self, settlement: Settlement) {
         let Some(settle) = self.settle.take() else { return };
-        let mut books = self.ledger.lock();
-        if matches!(settlement, Settlement::Unsaved { .. }) && books.open == Open::Yes {
-            books.open = Open::Refusing;
+        let mut state = self.ledger.lock();
+        if matches!(settlement, Settlement::Unsaved { .. }) && state.open == Open::Yes {
+            state.open = Open::Refusing;
         }
         // Forgotten before it is told, so that whoever hears of it can submit it anew.
-        books.forget(self.message.key(), self.lane);
-        drop(books);
+        state.forget(self.message.key(), self.lane);
+        drop(state);
         settle.tell(settlement);
     }
 }

@@ -113,15 +113,10 @@ impl fmt::Debug for Handle {
     }
 }
 
-pub(crate) async fn until_settled(settled: &Settled) -> Settlement {
-    #[expect(
-        clippy::panic,
-        reason = "only a runtime that was shut down under us drops a delivery"
-    )]
+async fn until_settled(settled: &Settled) -> Settlement {
+    #[expect(clippy::panic, reason = "documented: nothing will ever come")]
     match settled.wait().await {
         Some(settlement) => settlement,
-        None => {
-            panic!("the event's task was lost, most likely because the runtime was shut down before the dispatcher")
-        }
+        None => panic!("the event was lost, most likely because its runtime was shut down before the dispatcher"),
     }
 }

@@ -1,4 +1,4 @@
-//! Counts since the start. At rest: accepted = delivered + dead-lettered + dropped + unsaved.
+//! Counts since the start. At rest: accepted = delivered + dead-lettered + dropped + unsaved + lost.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,6 +27,9 @@ pub struct LaneStats {
     pub dropped: u64,
     /// Handed back because no store took them.
     pub unsaved: u64,
+    /// Lost without an end: the runtime in which they were submitted has ended, or their clock or the recorder of
+    /// metrics panicked.
+    pub lost: u64,
     /// Attempts made.
     pub attempts: u64,
     /// Where the circuit breaker stands.
@@ -37,7 +40,7 @@ impl LaneStats {
     /// Taken on, and without an end yet.
     #[must_use]
     pub const fn unsettled(&self) -> u64 {
-        self.accepted - self.delivered - self.dead_lettered - self.dropped - self.unsaved
+        self.accepted - self.delivered - self.dead_lettered - self.dropped - self.unsaved - self.lost
     }
 }
 
@@ -48,6 +51,7 @@ pub(crate) struct Counts {
     pub(crate) dead_lettered: Count,
     pub(crate) dropped: Count,
     pub(crate) unsaved: Count,
+    pub(crate) lost: Count,
     pub(crate) attempts: Count,
 }
 
@@ -55,7 +59,7 @@ impl Counts {
     pub(crate) fn snapshot(&self, name: SinkName, breaker: BreakerState) -> LaneStats {
         // Ends are read before beginnings, so that a snapshot in mid-flight never has more ends than beginnings.
         let (delivered, dead_lettered) = (self.delivered.read(), self.dead_lettered.read());
-        let (dropped, unsaved) = (self.dropped.read(), self.unsaved.read());
+        let (dropped, unsaved, lost) = (self.dropped.read(), self.unsaved.read(), self.lost.read());
         let (attempts, accepted) = (self.attempts.read(), self.accepted.read());
         LaneStats {
             name,
@@ -64,6 +68,7 @@ impl Counts {
             dead_lettered,
             dropped,
             unsaved,
+            lost,
             attempts,
             breaker,
         }

@@ -1,11 +1,11 @@
 //! One sink: its attempts, its waits, its breaker and its dead letters.
 //!
-//! An event that is accepted stands in line for its attempt. Runners, as many as attempts may be in flight, take one
-//! event after another and end when none is left. An event that waits for its next attempt, or is on its way to the
-//! dead letters, has a task of its own, which ends with the wait or with the event. All of that happens in the runtime
-//! in which the event was submitted.
+//! An accepted event waits in a queue for its attempt. Workers, as many as attempts may be in flight, take one event after
+//! another and end when none is left. An event that waits for its next attempt, or is on its way to the dead letters,
+//! has a task of its own, which ends with the wait or with the event. All of that happens in the runtime in which the
+//! event was submitted.
 
-mod runner;
+mod worker;
 
 use std::ops::ControlFlow;
 use std::panic::AssertUnwindSafe;
@@ -20,6 +20,7 @@ use idemp_core::{
 use idemp_dlq::DeadLetter;
 use tokio::runtime::Handle;
 use tokio::sync::OnceCell;
+use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
@@ -29,13 +30,13 @@ use crate::clock::Clock;
 use crate::config::LaneConfig;
 use crate::ledger::Unsettled;
 use crate::letters::Letters;
-use crate::line::{Line, Pushed};
 use crate::meters::Meters;
+use crate::queue::{Pushed, Queue};
 use crate::room::{Room, Rooms};
 use crate::settlement::Settlement;
 use crate::stats::{Counts, LaneStats};
 
-use runner::{Limits, Runner};
+use worker::{Limits, Worker};
 
 /// A sink that has not returned this long after its deadline never will.
 const OVERDUE: Duration = Duration::from_millis(500);
@@ -44,7 +45,7 @@ pub(crate) struct Lane {
     pub(crate) config: LaneConfig,
     schedule: RetrySchedule,
     pub(crate) rooms: Rooms,
-    line: Line<Job>,
+    queue: Queue<Job>,
     gate: Gate,
     letters: Option<Letters>,
     counts: Counts,
@@ -62,12 +63,32 @@ pub(crate) struct Lane {
 struct Job {
     event: Unsettled,
     room: Room,
+    loss: Loss,
     delivery: Delivery,
     accepted_at: SystemTime,
     /// Child of the span in which the event was submitted.
     span: Span,
     /// Where it was submitted.
     runtime: Handle,
+}
+
+/// Counts an event as lost, unless it is settled: its runtime has ended, or its clock or a recorder panicked.
+struct Loss(Option<Arc<Lane>>);
+
+impl Loss {
+    fn avert(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Loss {
+    fn drop(&mut self) {
+        if let Some(lane) = &self.0 {
+            lane.counts.lost.add_one();
+            lane.meters.unsettled.decrement(1.0);
+            lane.meters.lost.increment(1);
+        }
+    }
 }
 
 impl Lane {
@@ -90,7 +111,7 @@ impl Lane {
                 Mode::AtMostOnce => RetrySchedule::once(),
             },
             rooms: Rooms::new(&config),
-            line: Line::new(config.concurrency),
+            queue: Queue::new(config.concurrency),
             gate: Gate::new(breaker, config.name.clone(), Arc::clone(&meters)),
             letters,
             counts: Counts::default(),
@@ -123,6 +144,7 @@ impl Lane {
         let job = Job {
             event,
             room,
+            loss: Loss(Some(Arc::clone(self))),
             delivery: Delivery::default(),
             accepted_at,
             span: tracing::debug_span!("deliver", sink = %self.config.name),
@@ -131,13 +153,13 @@ impl Lane {
         if job.room.is_overflow {
             self.give_up(job, Reason::LaneFull);
         } else {
-            self.stand_in_line(job);
+            self.enqueue(job);
         }
     }
 
     /// No attempt begins any more: what waits for one becomes a dead letter. Those in flight go on.
     pub(crate) fn stop(self: &Arc<Self>) {
-        for job in self.line.close() {
+        for job in self.queue.close() {
             self.give_up(job, Reason::Shutdown);
         }
     }
@@ -152,10 +174,10 @@ impl Lane {
         self.closed.get_or_init(close).await;
     }
 
-    fn stand_in_line(self: &Arc<Self>, job: Job) {
-        match self.line.push(job) {
+    fn enqueue(self: &Arc<Self>, job: Job) {
+        match self.queue.push(job) {
             Pushed::Waits => {}
-            Pushed::NeedsRunner(job) => Runner::set_off(Arc::clone(self), job),
+            Pushed::NeedsWorker(job) => Worker::spawn(Arc::clone(self), job),
             Pushed::Closed(job) => self.give_up(job, Reason::Shutdown),
         }
     }
@@ -201,7 +223,8 @@ impl Lane {
                 self.counts.attempts.add_one();
                 return ControlFlow::Break(End::GivenUp(Reason::Shutdown));
             }
-            () = overdue.as_mut() => self.broken(Transport::Timeout, "the sink did not return by its deadline"),
+            // A sink that never lets go of the thread must not keep the timer from being looked at.
+            () = unconstrained(overdue.as_mut()) => self.broken(Transport::Timeout, "the sink did not return by its deadline"),
         };
 
         let elapsed = start.elapsed();
@@ -237,14 +260,14 @@ impl Lane {
         Failure::transport(transport).with_detail(Detail::new(says)).into()
     }
 
-    /// Lets an event stand in line again later.
+    /// Puts an event into the queue again later.
     fn wait(self: &Arc<Self>, job: Job, until: Instant) {
         let (lane, span, runtime) = (Arc::clone(self), job.span.clone(), job.runtime.clone());
         let waiting = async move {
             tokio::select! {
                 biased;
                 () = lane.stopping.cancelled() => lane.give_up(job, Reason::Shutdown),
-                () = sleep_until(until) => lane.stand_in_line(job),
+                () = sleep_until(until) => lane.enqueue(job),
             }
         };
         runtime.spawn(waiting.instrument(span));
@@ -254,13 +277,13 @@ impl Lane {
     fn give_up(self: &Arc<Self>, job: Job, reason: Reason) {
         let (lane, span, runtime) = (Arc::clone(self), job.span.clone(), job.runtime.clone());
         let giving_up = async move {
-            let settlement = lane.bury(&job, reason).await;
+            let settlement = lane.dead_letter(&job, reason).await;
             lane.settle(job, settlement);
         };
         runtime.spawn(giving_up.instrument(span));
     }
 
-    async fn bury(&self, job: &Job, reason: Reason) -> Settlement {
+    async fn dead_letter(&self, job: &Job, reason: Reason) -> Settlement {
         let Some(letters) = self.letters.as_ref().filter(|_| self.config.mode == Mode::AtLeastOnce) else {
             return Settlement::Dropped { reason };
         };
@@ -290,6 +313,7 @@ impl Lane {
     }
 
     fn settle(&self, job: Job, settlement: Settlement) {
+        job.loss.avert();
         self.count(&settlement);
         // Free before anybody hears of the end.
         drop(job.room);

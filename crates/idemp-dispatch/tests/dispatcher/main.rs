@@ -10,8 +10,8 @@ mod breaker;
 mod capacity;
 mod fan_out;
 mod letters;
-mod line;
 mod meters;
+mod queue;
 mod runtimes;
 mod shutdown;
 mod transcripts;
@@ -114,7 +114,7 @@ impl Rig {
             assert_eq!(lane.unsettled(), 0, "{lane:?}");
             assert_eq!(
                 lane.accepted,
-                lane.delivered + lane.dead_lettered + lane.dropped + lane.unsaved
+                lane.delivered + lane.dead_lettered + lane.dropped + lane.unsaved + lane.lost
             );
         }
     }

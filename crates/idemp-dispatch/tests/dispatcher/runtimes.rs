@@ -75,6 +75,8 @@ fn what_waits_behind_a_runtime_that_dies_goes_on_in_its_own() {
     }
     assert_eq!(*seen.lock().unwrap(), [(1, ids.0), (2, ids.1), (4, ids.1), (6, ids.1)]);
     assert_eq!(within(&b, rig.dispatcher.flush(secs(1))), 0);
+    assert_eq!((rig.stats().delivered, rig.stats().lost), (3, 3));
+    rig.assert_at_rest();
 }
 
 #[test]
@@ -125,6 +127,7 @@ fn when_every_runtime_is_dead_all_is_lost_at_once_and_a_new_one_begins_anew() {
     drop(b);
     drop(a);
     assert_eq!(within(&c, rig.dispatcher.flush(secs(1))), 0);
+    assert_eq!(rig.stats().lost, 7_999);
     for handle in handles.into_iter().step_by(1_999) {
         assert!(is_lost(&c, handle));
     }

@@ -1,8 +1,10 @@
-//! Who is next at a sink, how many are at it, and what a runner leaves behind.
+//! Who is next at a sink, how many are at it, and what a worker leaves behind.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, Weak};
 
+use idemp_core::{Attempt, Outcome, Reason, RetrySchedule};
+use idemp_dispatch::Settlement;
 use idemp_testkit::gate::Gate;
 use idemp_testkit::sink::{Call, Reply, ScriptedSink};
 use tokio::time::Instant;
@@ -140,6 +142,8 @@ async fn a_clock_that_panics_loses_one_event_and_no_place() {
     }
     assert_eq!((order(&sink), sink.max_in_flight()), (vec![1, 2, 3, 4, 5, 6], 2));
     assert_eq!(dispatcher.flush(secs(1)).await, 0);
+    let stats = dispatcher.stats().lanes.remove(0);
+    assert_eq!((stats.delivered, stats.lost, stats.unsettled()), (5, 1, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -219,4 +223,35 @@ async fn a_dispatcher_that_is_dropped_at_rest_frees_its_sink() {
         tokio::task::yield_now().await;
     }
     assert_eq!(held.strong_count(), 0);
+}
+
+/// A sink that is always at work and comes to no end.
+struct BusySink;
+
+#[async_trait]
+impl Sink for BusySink {
+    async fn deliver(&self, _: &Message, _: Attempt) -> Outcome {
+        loop {
+            tokio::task::coop::consume_budget().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_sink_that_is_busy_beyond_its_deadline_is_cut_too() {
+    let store = Arc::new(MemoryStore::new());
+    let lane = LaneConfig {
+        attempt_timeout: Duration::from_millis(50),
+        schedule: RetrySchedule::once(),
+        ..LaneConfig::new(name("sink"), Arc::new(BusySink), store)
+    };
+    let dispatcher = Dispatcher::new(vec![lane]).unwrap();
+    let report = dispatcher.dispatch(message()).await.unwrap();
+    assert!(matches!(
+        report.settlements()[0].1,
+        Settlement::DeadLettered {
+            reason: Reason::RetriesExhausted,
+            attempts: 1
+        }
+    ));
 }

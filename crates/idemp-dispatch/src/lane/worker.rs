@@ -14,33 +14,33 @@ use tracing::Instrument;
 
 use super::{Job, Lane};
 
-/// Makes one attempt after another, for whoever is first in line.
-pub(super) struct Runner {
+/// Makes one attempt after another, for the first event in the queue.
+pub(super) struct Worker {
     lane: Arc<Lane>,
-    /// The event for which it was set off, until it is at it.
+    /// The event with which it begins, until it is at it.
     first: Option<Job>,
     /// Where that was submitted.
     runtime: Id,
     ended: bool,
 }
 
-/// What cuts an attempt short. Set up once for all attempts of a runner.
+/// What cuts an attempt short. Set up once for all attempts of a worker.
 pub(super) struct Limits<'r, 'l> {
     pub(super) aborted: Pin<&'r mut WaitForCancellationFuture<'l>>,
     pub(super) overdue: Pin<&'r mut Sleep>,
 }
 
-impl Runner {
-    /// Sets off a runner, which is counted in, where its first event was submitted.
-    pub(super) fn set_off(lane: Arc<Lane>, first: Job) {
+impl Worker {
+    /// Spawns a worker, which is counted in, where its first event was submitted.
+    pub(super) fn spawn(lane: Arc<Lane>, first: Job) {
         let runtime = first.runtime.clone();
-        let runner = Self {
+        let worker = Self {
             lane,
             first: Some(first),
             runtime: runtime.id(),
             ended: false,
         };
-        runtime.spawn(runner.run());
+        runtime.spawn(worker.run());
     }
 
     async fn run(mut self) {
@@ -51,14 +51,14 @@ impl Runner {
         let mut next = self.first.take();
         if let Some(job) = next.take_if(|_| lane.stopping.is_cancelled()) {
             lane.give_up(job, Reason::Shutdown);
-            next = lane.line.next();
+            next = lane.queue.next();
         }
         while let Some(job) = next {
             if job.runtime.id() != self.runtime {
                 // An event lives where it was submitted: the end of another runtime must not take it along. The place
                 // goes with it.
                 self.ended = true;
-                return Self::set_off(Arc::clone(&lane), job);
+                return Self::spawn(Arc::clone(&lane), job);
             }
             let span = job.span.clone();
             let attended = pin!(lane.attend(job, &mut limits));
@@ -66,22 +66,22 @@ impl Runner {
             let _panic = AssertUnwindSafe(attended.instrument(span)).catch_unwind().await;
             // A sink that is always ready must not have the thread to itself.
             consume_budget().await;
-            next = lane.line.next();
+            next = lane.queue.next();
         }
         self.ended = true;
     }
 }
 
-/// A runner vanishes with its runtime, and so do the events that were submitted there. Those of others go on.
-impl Drop for Runner {
+/// A worker vanishes with its runtime, and so do the events that were submitted there. Those of others go on.
+impl Drop for Worker {
     fn drop(&mut self) {
         if self.ended {
             return;
         }
         drop(self.first.take());
-        for job in self.lane.line.abandon() {
+        for job in self.lane.queue.abandon() {
             if job.runtime.id() != self.runtime {
-                self.lane.stand_in_line(job);
+                self.lane.enqueue(job);
             }
         }
     }
