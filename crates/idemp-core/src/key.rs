@@ -247,6 +247,7 @@ impl IdempotencyKey {
 /// # Ok::<(), idemp_core::KeyError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct KeyParts<'k> {
     /// The run's part.
     pub run_id: &'k str,

@@ -213,7 +213,7 @@ fn unhex(text: &[u8]) -> Option<[u8; MAC_LEN]> {
     for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
         let (high, low) = (NIBBLES[usize::from(pair[0])], NIBBLES[usize::from(pair[1])]);
         bad |= high | low;
-        *byte = high << 4 | low & 15;
+        *byte = high << 4 | low;
     }
     (bad < 16).then_some(bytes)
 }
