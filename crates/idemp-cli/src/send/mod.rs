@@ -6,6 +6,7 @@ mod tally;
 
 use std::future::Future;
 use std::io;
+use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -103,7 +104,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
         };
         // In a task: this thread is none of the runtime's own and would be woken for each event that is settled.
         let sending = tokio::spawn(sender.run(batches)).await;
-        let mut tally = sending.map_err(|error| Failure::failed("send").because(&error))?;
+        let mut tally = sending.unwrap_or_else(|error| resume_unwind(error.into_panic()));
         letters.close().await;
         let fallback = letters.fallback.map(|fallback| fallback.path);
         tally.dlq_fallback = fallback
