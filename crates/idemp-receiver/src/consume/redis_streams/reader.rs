@@ -173,15 +173,15 @@ impl Reader {
     fn take(&self, entries: Vec<Entry>, mut free: OwnedSemaphorePermit) -> usize {
         let mut taken = 0;
         for Entry { id, fields } in entries {
-            let Some(fields) = fields else {
-                tracing::warn!("a pending entry was trimmed from the stream");
-                self.shared.flow.meters().trimmed(1);
-                self.tasks.spawn(work::acknowledge(Arc::clone(&self.shared), id));
-                continue;
-            };
             if !self.shared.at_work().insert(id.clone()) {
                 continue;
             }
+            let Some(fields) = fields else {
+                tracing::warn!("a pending entry was trimmed from the stream");
+                self.shared.flow.meters().trimmed(1);
+                self.tasks.spawn(work::let_go(Arc::clone(&self.shared), id));
+                continue;
+            };
             let place = free.split(1);
             taken += 1;
             let shared = Arc::clone(&self.shared);

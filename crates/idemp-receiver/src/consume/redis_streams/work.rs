@@ -51,17 +51,23 @@ pub(super) async fn settle(shared: Arc<Shared>, id: String, fields: Vec<(Bytes, 
     let message = entry::arrived(&shared.config.stream, id.clone(), fields);
     let settled = shared.flow.settle(&message, &shared.halt).await;
     if settled == Settled::Acknowledge {
-        acknowledge(Arc::clone(&shared), id.clone()).await;
+        acknowledge(&shared, &id).await;
     }
+    shared.at_work().remove(&id);
+}
+
+/// Lets go of an entry that was trimmed from the stream. It is at work already, and then no more.
+pub(super) async fn let_go(shared: Arc<Shared>, id: String) {
+    acknowledge(&shared, &id).await;
     shared.at_work().remove(&id);
 }
 
 /// Acknowledges an entry, again and again until it is done or not waited for any more; then it is pending, and its next
 /// owner finds it done.
-pub(super) async fn acknowledge(shared: Arc<Shared>, id: String) {
+async fn acknowledge(shared: &Shared, id: &str) {
     let config = &shared.config;
     let mut acknowledge: Cmd = cmd("XACK");
-    acknowledge.arg(&config.stream).arg(&config.group).arg(&id);
+    acknowledge.arg(&config.stream).arg(&config.group).arg(id);
     let tried = async {
         let (mut wait, longest) = BACKOFF;
         while let Err(error) = shared.writer.ask(&acknowledge).await {
