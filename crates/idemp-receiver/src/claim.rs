@@ -178,8 +178,7 @@ impl ClaimKey {
     }
 
     /// The key's parts, if it is canonical.
-    #[must_use]
-    pub fn parts(&self) -> Option<KeyParts<'_>> {
+    pub(crate) fn parts(&self) -> Option<KeyParts<'_>> {
         KeyParts::parse(self.key()).ok()
     }
 }

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Items by the time from which they are due, in buckets: many share one, so that putting one in and taking one out
-/// costs nearly nothing however many there are. An item comes out late by a second and a sixteenth of the time it was
-/// put off for, at most; never early.
+/// costs nearly nothing however many there are. An item is due late by a second and a 256th of the time it was put off
+/// for, at most; never early.
 ///
 /// Times are durations since an origin of the owner's choice.
 pub(crate) struct Due<T> {
     /// By the second from which all in a bucket are due. None is empty.
     buckets: BTreeMap<u64, Vec<T>>,
-    /// The second of the first bucket, so that asking in vain looks at this alone. The last there is if there is none.
+    /// The second of the first bucket, `u64::MAX` if there is none, so that asking in vain looks at this alone.
     first: u64,
 }
 
@@ -19,7 +19,7 @@ impl<T> Due<T> {
     /// Puts an item off until `at`.
     pub(crate) fn push(&mut self, now: Duration, at: Duration, item: T) {
         let put_off = at.saturating_sub(now).as_secs();
-        let width = (put_off / 16).checked_ilog2().map_or(1, |log| 1 << log);
+        let width = (put_off / 256).checked_ilog2().map_or(1, |log| 1 << log);
         let second = at.as_secs().saturating_add(u64::from(at.subsec_nanos() > 0));
         let from = second.checked_next_multiple_of(width).unwrap_or(u64::MAX);
         self.buckets.entry(from).or_default().push(item);
@@ -83,8 +83,8 @@ mod tests {
             due.push(now, now + day, second);
         }
         assert_eq!(due.len(), 86_400);
-        // 4,096 seconds each.
-        assert!(due.buckets.len() <= 23, "{}", due.buckets.len());
+        // 256 seconds each.
+        assert!(due.buckets.len() <= 339, "{}", due.buckets.len());
     }
 
     #[test]

@@ -5,41 +5,53 @@
 
 use std::ops::Range;
 
+use bytes::Bytes;
+
 /// How deep arrays and objects may lie in each other. A sender of ours stops at 257 with the body itself.
 const MAX_DEPTH: usize = 512;
 
 /// A body that is an `{event, data}` object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Envelope {
+    body: Bytes,
     event: Text,
     /// Where the value of `data` lies in the body.
-    pub(crate) data: Range<usize>,
+    data: Range<usize>,
 }
 
 /// What a JSON string says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Text {
     /// What stands here in the body.
-    Plain(Range<usize>),
+    Borrowed(Range<usize>),
     /// Something else, since there are escapes in it.
     Unescaped(Box<str>),
 }
 
 impl Envelope {
-    /// The value of `event`, `body` being what the envelope was read from.
-    pub(crate) fn event<'e>(&'e self, body: &'e [u8]) -> &'e str {
+    pub(crate) const fn body(&self) -> &Bytes {
+        &self.body
+    }
+
+    /// The value of `event`.
+    pub(crate) fn event(&self) -> &str {
         match &self.event {
             // The whole body is UTF-8, and the range lies between two quotes.
-            Text::Plain(place) => std::str::from_utf8(&body[place.clone()]).unwrap_or_default(),
+            Text::Borrowed(place) => std::str::from_utf8(&self.body[place.clone()]).unwrap_or_default(),
             Text::Unescaped(text) => text,
         }
+    }
+
+    /// The JSON text of `data`.
+    pub(crate) fn data(&self) -> &[u8] {
+        &self.body[self.data.clone()]
     }
 }
 
 /// `None` if the body is not UTF-8, not JSON, too deep, or no object with a string `event` and a `data`.
-pub(crate) fn read(body: &[u8]) -> Option<Envelope> {
+pub(crate) fn read(body: Bytes) -> Option<Envelope> {
     let mut scan = Scan {
-        text: std::str::from_utf8(body).ok()?,
+        text: std::str::from_utf8(&body).ok()?,
         at: 0,
     };
     let (mut event, mut data) = (None, None);
@@ -76,10 +88,10 @@ pub(crate) fn read(body: &[u8]) -> Option<Envelope> {
     let token = &scan.text[event.clone()];
     // Values that are no strings go the same way, and are refused.
     let event = match token.strip_prefix('"') {
-        Some(rest) if !rest.contains('\\') => Text::Plain(event.start + 1..event.end - 1),
+        Some(rest) if !rest.contains('\\') => Text::Borrowed(event.start + 1..event.end - 1),
         _ => Text::Unescaped(unescape(token)?),
     };
-    Some(Envelope { event, data })
+    Some(Envelope { body, event, data })
 }
 
 /// The text of a JSON string that has been scanned; `None` for other values, and for lone surrogates.
@@ -335,10 +347,10 @@ mod tests {
 
     #[track_caller]
     fn check(body: &str, expected: Option<(&str, &str)>) {
-        let envelope = read(body.as_bytes());
+        let envelope = read(Bytes::copy_from_slice(body.as_bytes()));
         let found = envelope
             .as_ref()
-            .map(|found| (found.event(body.as_bytes()), &body[found.data.clone()]));
+            .map(|found| (found.event(), std::str::from_utf8(found.data()).unwrap()));
         assert_eq!(found, expected, "{body}");
     }
 
@@ -395,15 +407,15 @@ mod tests {
         ] {
             check(body, None);
         }
-        assert_eq!(read(b"{\"data\":\"\xff\",\"event\":\"t\"}"), None);
-        assert_eq!(read(b"{\"data\":\"\x01\",\"event\":\"t\"}"), None);
+        assert_eq!(read(Bytes::from_static(b"{\"data\":\"\xff\",\"event\":\"t\"}")), None);
+        assert_eq!(read(Bytes::from_static(b"{\"data\":\"\x01\",\"event\":\"t\"}")), None);
     }
 
     #[test]
     fn refuses_what_is_cut_off() {
         let body =
             r#"{"event":"t","data":[{"a":"1234567890 \\ \" \ud83d\ude00","b":[-1.5e+7,true,null,{}]},[]],"v":"\n"}"#;
-        assert!(read(body.as_bytes()).is_some());
+        assert!(read(Bytes::copy_from_slice(body.as_bytes())).is_some());
         for end in 0..body.len() {
             check(&body[..end], None);
         }
@@ -413,16 +425,16 @@ mod tests {
     fn nesting_is_bounded() {
         let nested = |levels: usize| format!(r#"{{"data":{}{},"event":"t"}}"#, "[".repeat(levels), "]".repeat(levels));
         // The innermost array is empty and opens nothing.
-        assert!(read(nested(MAX_DEPTH + 1).as_bytes()).is_some());
-        assert!(read(nested(MAX_DEPTH + 2).as_bytes()).is_none());
-        assert!(read(nested(400_000).as_bytes()).is_none());
+        assert!(read(nested(MAX_DEPTH + 1).into()).is_some());
+        assert!(read(nested(MAX_DEPTH + 2).into()).is_none());
+        assert!(read(nested(400_000).into()).is_none());
         let mixed = format!(
             r#"{{"data":{}1{},"event":"t"}}"#,
             r#"[{"a":"#.repeat(200),
             "}]".repeat(200)
         );
-        assert!(read(mixed.as_bytes()).is_some());
-        assert!(read(mixed.replacen("}]", "]}", 1).as_bytes()).is_none());
+        assert!(read(mixed.clone().into()).is_some());
+        assert!(read(mixed.replacen("}]", "]}", 1).into()).is_none());
     }
 
     fn any_json() -> impl Strategy<Value = Value> {
@@ -447,9 +459,9 @@ mod tests {
         fn takes_what_another_reader_takes(data in any_json(), event in ".*", pretty: bool) {
             let body = json!({"data": data, "event": event});
             let text = if pretty { serde_json::to_string_pretty(&body) } else { serde_json::to_string(&body) }.unwrap();
-            let found = read(text.as_bytes()).unwrap();
-            prop_assert_eq!(found.event(text.as_bytes()), &*event);
-            let slice: Value = serde_json::from_str(&text[found.data]).unwrap();
+            let found = read(text.clone().into()).unwrap();
+            prop_assert_eq!(found.event(), &*event);
+            let slice: Value = serde_json::from_slice(found.data()).unwrap();
             // Through text once, so that both sides have seen the reader's rounding of floats.
             let again: Value = serde_json::from_str(&serde_json::to_string(&data).unwrap()).unwrap();
             prop_assert_eq!(slice, again);
@@ -466,7 +478,7 @@ mod tests {
             // It may become several values, or a lone surrogate, which is JSON all the same.
             let by_serde = std::str::from_utf8(&whole)
                 .is_ok_and(|text| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok());
-            prop_assert_eq!(read(&body).is_some(), by_serde, "{}", String::from_utf8_lossy(&body));
+            prop_assert_eq!(read(body.clone().into()).is_some(), by_serde, "{}", String::from_utf8_lossy(&body));
         }
     }
 }

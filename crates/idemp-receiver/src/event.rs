@@ -22,17 +22,15 @@ pub struct Event(Arc<Inner>);
 struct Inner {
     claimant: Claimant,
     envelope: Envelope,
-    body: Bytes,
     secret: Arc<str>,
     claim_lost: AtomicBool,
 }
 
 impl Event {
-    pub(crate) fn new(claimant: Claimant, envelope: Envelope, body: Bytes, secret: Arc<str>) -> Self {
+    pub(crate) fn new(claimant: Claimant, envelope: Envelope, secret: Arc<str>) -> Self {
         Self(Arc::new(Inner {
             claimant,
             envelope,
-            body,
             secret,
             claim_lost: AtomicBool::new(false),
         }))
@@ -44,7 +42,7 @@ impl Event {
         self.0.claimant.key.key()
     }
 
-    /// The key's parts, if it has the form `run_id:event_type:step_index`.
+    /// The key as a sender has it, if it has the form `run_id:event_type:step_index`.
     #[must_use]
     pub fn canonical_key(&self) -> Option<IdempotencyKey> {
         self.0.claimant.key.canonical()
@@ -59,19 +57,19 @@ impl Event {
     /// The body's `event`.
     #[must_use]
     pub fn event_type(&self) -> &str {
-        self.0.envelope.event(&self.0.body)
+        self.0.envelope.event()
     }
 
     /// The exact bytes that were signed.
     #[must_use]
     pub fn body(&self) -> &Bytes {
-        &self.0.body
+        self.0.envelope.body()
     }
 
     /// The slice of the body that is the JSON text of `data`.
     #[must_use]
     pub fn data_bytes(&self) -> &[u8] {
-        &self.0.body[self.0.envelope.data.clone()]
+        self.0.envelope.data()
     }
 
     /// Reads `data` as a `T`.
@@ -112,12 +110,11 @@ impl Event {
         let Inner {
             claimant,
             envelope,
-            body,
             secret,
             claim_lost: _,
         } = &*self.0;
-        let claimant = Claimant::new(claimant.key.clone(), body);
-        Self::new(claimant, envelope.clone(), body.clone(), Arc::clone(secret))
+        let claimant = Claimant::new(claimant.key.clone(), envelope.body());
+        Self::new(claimant, envelope.clone(), Arc::clone(secret))
     }
 
     pub(crate) fn claimant(&self) -> &Claimant {
@@ -131,7 +128,7 @@ impl fmt::Debug for Event {
         f.debug_struct("Event")
             .field("key", &self.0.claimant.key)
             .field("event_type", &self.event_type())
-            .field("body_len", &self.0.body.len())
+            .field("body_len", &self.body().len())
             .finish_non_exhaustive()
     }
 }

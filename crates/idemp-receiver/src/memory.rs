@@ -29,9 +29,9 @@ const PURGE_STEPS_WHEN_FULL: usize = 256;
 /// Keeps claims in memory.
 ///
 /// For tests, for demonstrations, and for receivers of one process that may forget what they have seen when they
-/// restart. A key of 50 bytes takes about 300 bytes until its TTL ends, and its room is free again at most a
-/// second and a sixteenth of the TTL later. Nothing live is evicted: at the limit, claims fail with [`StoreErrorKind::Full`], which a receiver
-/// answers with 503.
+/// restart. A key of 50 bytes takes about 250 bytes until its TTL ends. Its room is taken back by later calls, which
+/// see it at most a second and a 256th of the TTL after the end. Nothing live is evicted: at the limit, claims fail with
+/// [`StoreErrorKind::Full`], which a receiver answers with 503.
 ///
 /// Time is tokio's, so a paused clock in tests moves leases and TTLs too.
 pub struct MemoryStore {
@@ -286,5 +286,20 @@ mod tests {
         let _ = store.claim(&claimant("k3"), LEASE).await;
         assert_eq!(store.claim(&claimant("k3"), LEASE).await.unwrap(), Claim::Claimed);
         assert_eq!(store.claim(&claimant("k1"), LEASE).await.unwrap(), Claim::Duplicate);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_store_has_room_again_soon_after_a_long_ttl() {
+        let store = MemoryStore::with_limit(1);
+        let (day, first) = (86_400, claimant("k1"));
+        store.claim(&first, LEASE).await.unwrap();
+        store.complete(&first, ttl(day)).await.unwrap();
+        advance(LEASE).await;
+        // From its lease on the mark is put off to the end of its TTL.
+        let refused = store.claim(&claimant("k2"), LEASE).await.unwrap_err();
+        assert_eq!(refused.kind(), StoreErrorKind::Full);
+        advance(Duration::from_secs(1 + day + day / 256)).await;
+        let _ = store.claim(&claimant("k2"), LEASE).await;
+        assert_eq!(store.claim(&claimant("k2"), LEASE).await.unwrap(), Claim::Claimed);
     }
 }

@@ -195,14 +195,14 @@ impl Receiver {
         if parts.is_none() && shared.config.require_canonical {
             return Err(Reply::BadRequest(BadRequest::KeyNotCanonical));
         }
-        let Some(envelope) = envelope::read(&incoming.body) else {
+        let Some(envelope) = envelope::read(incoming.body) else {
             return Err(Reply::BadRequest(BadRequest::NotAnEvent));
         };
-        if parts.is_some_and(|parts| parts.event_type != envelope.event(&incoming.body)) {
+        if parts.is_some_and(|parts| parts.event_type != envelope.event()) {
             return Err(Reply::BadRequest(BadRequest::EventMismatch));
         }
-        let claimant = Claimant::new(key, &incoming.body);
-        Ok(Event::new(claimant, envelope, incoming.body, secret))
+        let claimant = Claimant::new(key, envelope.body());
+        Ok(Event::new(claimant, envelope, secret))
     }
 
     /// The same for a transport on which producers need not sign: what has a signature is verified, what has none is
