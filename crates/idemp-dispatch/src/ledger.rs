@@ -129,7 +129,7 @@ impl Ledger {
                         lane,
                         ledger: Arc::clone(self),
                         settle: Some(settle),
-                        // Counted while the state are locked: a shutdown waits for the event, or it is refused.
+                        // Counted while the state is locked: a shutdown waits for the event, or it is refused.
                         _counted: current.token(),
                     };
                     Accepted {

@@ -10,6 +10,7 @@ mod worker;
 use std::ops::ControlFlow;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, SystemTime};
 
 use futures_util::FutureExt;
@@ -46,6 +47,8 @@ pub(crate) struct Lane {
     schedule: RetrySchedule,
     pub(crate) rooms: Rooms,
     queue: Queue<Job>,
+    /// Workers that are spawned and not at their first event yet.
+    starting: AtomicUsize,
     gate: Gate,
     letters: Option<Letters>,
     counts: Counts,
@@ -60,10 +63,12 @@ pub(crate) struct Lane {
 }
 
 /// An accepted event with all that is known of it.
+///
+/// If it is lost, it is counted and its room is free before anybody hears of that: fields are dropped in their order.
 struct Job {
-    event: Unsettled,
-    room: Room,
     loss: Loss,
+    room: Room,
+    event: Unsettled,
     delivery: Delivery,
     accepted_at: SystemTime,
     /// Child of the span in which the event was submitted.
@@ -112,6 +117,7 @@ impl Lane {
             },
             rooms: Rooms::new(&config),
             queue: Queue::new(config.concurrency),
+            starting: AtomicUsize::new(0),
             gate: Gate::new(breaker, config.name.clone(), Arc::clone(&meters)),
             letters,
             counts: Counts::default(),
@@ -142,9 +148,9 @@ impl Lane {
         self.meters.accepted.increment(1);
         self.meters.unsettled.increment(1.0);
         let job = Job {
-            event,
-            room,
             loss: Loss(Some(Arc::clone(self))),
+            room,
+            event,
             delivery: Delivery::default(),
             accepted_at,
             span: tracing::debug_span!("deliver", sink = %self.config.name),
@@ -224,7 +230,9 @@ impl Lane {
                 return ControlFlow::Break(End::GivenUp(Reason::Shutdown));
             }
             // A sink that never lets go of the thread must not keep the timer from being looked at.
-            () = unconstrained(overdue.as_mut()) => self.broken(Transport::Timeout, "the sink did not return by its deadline"),
+            () = unconstrained(overdue.as_mut()) => {
+                self.broken(Transport::Timeout, "the sink did not return by its deadline")
+            }
         };
 
         let elapsed = start.elapsed();

@@ -3,11 +3,13 @@
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use futures_util::FutureExt;
 use idemp_core::Reason;
 use tokio::runtime::Id;
-use tokio::task::coop::consume_budget;
+use tokio::task::coop::{consume_budget, has_budget_remaining};
+use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::WaitForCancellationFuture;
 use tracing::Instrument;
@@ -33,6 +35,7 @@ pub(super) struct Limits<'r, 'l> {
 impl Worker {
     /// Spawns a worker, which is counted in, where its first event was submitted.
     pub(super) fn spawn(lane: Arc<Lane>, first: Job) {
+        lane.starting.fetch_add(1, Ordering::Relaxed);
         let runtime = first.runtime.clone();
         let worker = Self {
             lane,
@@ -48,7 +51,7 @@ impl Worker {
         let aborted = pin!(lane.aborting.cancelled());
         let overdue = pin!(sleep_until(Instant::now()));
         let mut limits = Limits { aborted, overdue };
-        let mut next = self.first.take();
+        let mut next = self.begin();
         if let Some(job) = next.take_if(|_| lane.stopping.is_cancelled()) {
             lane.give_up(job, Reason::Shutdown);
             next = lane.queue.next();
@@ -66,9 +69,20 @@ impl Worker {
             let _panic = AssertUnwindSafe(attended.instrument(span)).catch_unwind().await;
             // A sink that is always ready must not have the thread to itself.
             consume_budget().await;
+            // Events begin in their order: the next one is taken when its attempt can begin at once, and not before
+            // workers that were spawned have begun with theirs.
+            if !has_budget_remaining() || lane.starting.load(Ordering::Relaxed) > 0 {
+                yield_now().await;
+            }
             next = lane.queue.next();
         }
         self.ended = true;
+    }
+
+    fn begin(&mut self) -> Option<Job> {
+        let first = self.first.take()?;
+        self.lane.starting.fetch_sub(1, Ordering::Relaxed);
+        Some(first)
     }
 }
 
@@ -78,7 +92,7 @@ impl Drop for Worker {
         if self.ended {
             return;
         }
-        drop(self.first.take());
+        drop(self.begin());
         for job in self.lane.queue.abandon() {
             if job.runtime.id() != self.runtime {
                 self.lane.enqueue(job);

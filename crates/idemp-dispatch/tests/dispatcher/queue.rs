@@ -67,7 +67,7 @@ async fn first_come_first_served_and_who_comes_back_stands_behind_those_that_wai
 #[tokio::test]
 async fn a_sink_that_never_waits_gets_events_in_order_too() {
     let sink = ScriptedSink::always(Reply::delivered());
-    let rig = Rig::with(&sink, |lane| lane.concurrency = 1);
+    let rig = Rig::with(&sink, |lane| lane.concurrency = 8);
     for handle in submit(&rig, 1_000) {
         assert!(handle.settled().await.all_delivered());
     }
