@@ -8,7 +8,7 @@ use idemp_receiver::consume::{ConsumeConfig, RedisStreamsConsumerConfig};
 use idemp_receiver::{Claim, ClaimKey, ClaimStore, Claimant, MemoryStore, RedisConfig, RedisStore, Scope};
 use idemp_tests::{Process, Redis};
 
-use super::{GROUP, Running, STREAM, add, all_done, claims, config, consume, on_each, pending};
+use super::{GROUP, Running, STREAM, add, all_done, claims, config, consume, on_each, pending, read_as};
 use crate::{Effects, LIMIT, body, key, once_each, until};
 
 const URL: &str = "IDEMP_TEST_CHILD_REDIS";
@@ -85,17 +85,7 @@ fn a_look_for_left_entries_reaches_the_tail() {
         }
         let mut client = redis.client();
         client.call(&["XGROUP", "CREATE", STREAM, GROUP, "0"]);
-        client.call(&[
-            "XREADGROUP",
-            "GROUP",
-            GROUP,
-            "dead",
-            "COUNT",
-            "60",
-            "STREAMS",
-            STREAM,
-            ">",
-        ]);
+        read_as(&mut client, "dead", 60);
 
         let effects = Effects::default();
         // 24 of them wait, so that there are 2 free places for the rest.
@@ -123,28 +113,8 @@ fn entries_that_are_trimmed_while_they_are_pending_are_let_go_of() {
         let mut client = redis.client();
         client.call(&["XGROUP", "CREATE", STREAM, GROUP, "0"]);
         // Two of a dead consumer and three of this one, whose answer was lost.
-        client.call(&[
-            "XREADGROUP",
-            "GROUP",
-            GROUP,
-            "dead",
-            "COUNT",
-            "2",
-            "STREAMS",
-            STREAM,
-            ">",
-        ]);
-        client.call(&[
-            "XREADGROUP",
-            "GROUP",
-            GROUP,
-            "ours",
-            "COUNT",
-            "3",
-            "STREAMS",
-            STREAM,
-            ">",
-        ]);
+        read_as(&mut client, "dead", 2);
+        read_as(&mut client, "ours", 3);
         client.call(&["XTRIM", STREAM, "MAXLEN", "1"]);
         let effects = Effects::default();
         let config = RedisStreamsConsumerConfig {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use idemp_receiver::consume::{ConsumeConfig, ConsumerError, RedisStreamsConsumer, RedisStreamsConsumerConfig};
 use idemp_receiver::{ClaimStore, Event, HandlerError, RedisConfig, RedisStore};
-use idemp_tests::{Redis, RedisReply, Suite, redis_programs, selected};
+use idemp_tests::{Redis, RedisClient, RedisReply, Suite, redis_programs, selected};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -52,6 +52,22 @@ fn add(redis: &Redis, step: usize) -> String {
             &signature,
         ],
     )
+}
+
+/// Reads entries for a consumer that never acknowledges them.
+fn read_as(client: &mut RedisClient, consumer: &str, count: usize) {
+    let count = count.to_string();
+    client.call(&[
+        "XREADGROUP",
+        "GROUP",
+        GROUP,
+        consumer,
+        "COUNT",
+        &count,
+        "STREAMS",
+        STREAM,
+        ">",
+    ]);
 }
 
 fn add_raw(redis: &Redis, fields: &[&str]) -> String {
