@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::routing::post;
+use axum::routing::{post, post_service};
 use bytes::Bytes;
 use idemp_core::{Secret, Secrets, Signer};
 use idemp_receiver::{Event, MemoryStore, Receiver, ReceiverConfig, ReceiverLayer};
@@ -36,21 +36,25 @@ pub(crate) fn run() -> anyhow::Result<Bench> {
         "receiver",
         format!("memory store, every event new, {CONNECTIONS} connections, {EVENTS} events a sample"),
     );
-    let ours = runtime.block_on(Server::start(receiver()?))?;
+    let service = runtime.block_on(Server::start(service()?))?;
+    let layer = runtime.block_on(Server::start(layer()?))?;
     let bare = runtime.block_on(Server::start(bare()))?;
     let target = Some(Target::SpeedAtLeast(0.8));
+    let sides = [("", &service, target), (", behind the layer", &layer, None)];
     for (name, events) in bodies()? {
         let events = Source::new(&runtime, events)?;
-        let pairs = Pairs::take(
-            ROUNDS,
-            || events.sample(ours.address, EVENTS),
-            || events.sample(bare.address, EVENTS),
-        )?;
-        let unit = Unit::EventsPerSecond(1);
-        bench.compare(format!("{name}: bare axum handler"), &pairs.clock(), unit, target);
-        bench.compare("  the same, in processor time", &pairs.processor(), unit, None);
+        for (how, ours, target) in &sides {
+            let pairs = Pairs::take(
+                ROUNDS,
+                || events.sample(ours.address, EVENTS),
+                || events.sample(bare.address, EVENTS),
+            )?;
+            let unit = Unit::EventsPerSecond(1);
+            bench.compare(format!("{name}{how}: bare axum handler"), &pairs.clock(), unit, *target);
+            bench.compare("  the same, in processor time", &pairs.processor(), unit, None);
+        }
     }
-    beside_fastapi(&mut bench, &runtime, ours.address)?;
+    beside_fastapi(&mut bench, &runtime, service.address)?;
     claims::add(&mut bench, &runtime)?;
     Ok(bench)
 }
@@ -116,13 +120,23 @@ impl<'s> Source<'s> {
     }
 }
 
-fn receiver() -> anyhow::Result<Router> {
+fn receiver() -> anyhow::Result<Receiver> {
     let secrets = Secrets::from(Secret::new(SECRET)?);
-    let receiver = Receiver::new(MemoryStore::new(), &secrets, ReceiverConfig::default())?;
+    Ok(Receiver::new(MemoryStore::new(), &secrets, ReceiverConfig::default())?)
+}
+
+fn service() -> anyhow::Result<Router> {
+    let handler = async |event: Event| {
+        drop(event);
+        Ok(())
+    };
+    Ok(Router::new().route(PATH, post_service(receiver()?.service(handler))))
+}
+
+fn layer() -> anyhow::Result<Router> {
     let handler = async |event: Event| drop(event);
-    Ok(Router::new()
-        .route(PATH, post(handler))
-        .layer(ReceiverLayer::new(receiver)))
+    let layer = ReceiverLayer::new(receiver()?);
+    Ok(Router::new().route(PATH, post(handler).route_layer(layer)))
 }
 
 fn bare() -> Router {

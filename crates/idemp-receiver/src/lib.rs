@@ -37,7 +37,7 @@ pub use event::{DataError, Event, HandlerError};
 #[cfg(feature = "axum")]
 pub use http::NoReceiver;
 #[cfg(feature = "tower")]
-pub use http::{ReceiverLayer, ReceiverService};
+pub use http::{HandlerService, ReceiverLayer, ReceiverService};
 pub use memory::MemoryStore;
 #[cfg(feature = "postgres")]
 pub use postgres::{InboxTransaction, POSTGRES_MIGRATIONS, PostgresInbox, PostgresStore};

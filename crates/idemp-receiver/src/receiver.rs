@@ -125,13 +125,7 @@ impl Receiver {
         F: Future<Output = Result<(), HandlerError>> + Send + 'static,
     {
         let reply = match self.enter().and_then(|place| Ok((place, self.examine(incoming)?))) {
-            Ok((place, event)) => {
-                let handling = {
-                    let event = event.clone();
-                    async move { handler(event).await }
-                };
-                self.run(place, event, handling).await
-            }
+            Ok((place, event)) => self.handle(place, event, handler).await,
             Err(reply) => reply,
         };
         self.tell(reply)
@@ -213,6 +207,19 @@ impl Receiver {
             return self.examine(incoming);
         }
         self.examine_verified(incoming, Arc::from(""))
+    }
+
+    /// [`run`](Self::run) with a handler that is called then.
+    pub(crate) fn handle<H, F>(&self, place: Place, event: Event, handler: H) -> impl Future<Output = Reply> + use<H, F>
+    where
+        H: FnOnce(Event) -> F + Send + 'static,
+        F: Future<Output = Result<(), HandlerError>> + Send + 'static,
+    {
+        let handling = {
+            let event = event.clone();
+            async move { handler(event).await }
+        };
+        self.run(place, event, handling)
     }
 
     /// All that touches the store. `handling` is polled once the event is claimed.

@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
-use axum::routing::{get, post};
+use axum::routing::{get, post_service};
 use futures_util::future::BoxFuture;
 use idemp_core::Cadence;
-use idemp_receiver::{Event, HandlerError, Receiver, ReceiverConfig, ReceiverLayer, Scope};
+use idemp_receiver::{Event, HandlerError, Receiver, ReceiverConfig, Scope};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
             say(format_args!("listening on http://{address}"));
             work.push(Box::pin(serve(
                 listener,
-                router(args, receiver.clone(), handler),
+                router(args, &receiver, handler),
                 stop.clone(),
             )));
         }
@@ -171,11 +171,10 @@ fn handler(out: Out) -> impl Handler {
     }
 }
 
-fn router(args: &Args, receiver: Receiver, handler: impl Handler) -> Router {
-    let handler = move |event: Event| async move { handler(event).await };
+fn router(args: &Args, receiver: &Receiver, handler: impl Handler) -> Router {
     let health = || async { ([(CONTENT_TYPE, "application/json")], r#"{"status":"ok"}"#) };
     Router::new()
-        .route(&args.path, post(handler).route_layer(ReceiverLayer::new(receiver)))
+        .route(&args.path, post_service(receiver.service(handler)))
         .route(HEALTH, get(health))
 }
 

@@ -6,23 +6,20 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, EXPECT, RETRY_AFTER};
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use http_body::Body;
 use http_body_util::Full;
-use idemp_core::StandardHeaderValues;
-use idemp_core::headers::{HeaderLine, lower};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::body::collect;
-use crate::event::{Event, HandlerError};
-use crate::gate::Place;
-use crate::receiver::{Incoming, Receiver};
-use crate::reply::Reply;
-use crate::work::within;
+use super::exchange::{read, response};
+use crate::event::HandlerError;
+use crate::receiver::Receiver;
 
 /// Puts a [`Receiver`] before a service, which becomes its handler.
+///
+/// For handlers that need the request itself, axum's extractors among them. [`Receiver::service`] is simpler for a
+/// handler that needs the event only, and quicker.
 ///
 /// The service gets the request with the same body, and an [`Event`] in its extensions. Its response decides: any 2xx
 /// means that the effect is taken, 422 that the event can never work, everything else, and an error, that it failed. The
@@ -94,18 +91,6 @@ where
     }
 }
 
-/// All up to the verified event.
-async fn read<B: Body>(receiver: &Receiver, headers: &HeaderMap, body: B) -> Result<(Place, Event), Reply> {
-    let place = receiver.enter()?;
-    let config = receiver.config();
-    let body = collect(body, config.body_limit, headers.contains_key(EXPECT));
-    let body = within(config.attempt_timeout, body)
-        .await
-        .unwrap_or(Err(Reply::BodyTimedOut))?;
-    let event = receiver.examine(incoming(headers, body, config.require_standard_webhooks))?;
-    Ok((place, event))
-}
-
 async fn handle<S, B, R>(mut inner: S, request: Request<B>) -> Result<(), HandlerError>
 where
     S: Service<Request<B>, Response = Response<R>>,
@@ -118,40 +103,4 @@ where
         StatusCode::UNPROCESSABLE_ENTITY => Err(HandlerError::Rejected),
         _ => Err(HandlerError::Failed),
     }
-}
-
-fn incoming(headers: &HeaderMap, body: Bytes, standard: bool) -> Incoming<'_> {
-    let line = |name| -> HeaderLine<'_> { headers.get_all(name).iter().map(HeaderValue::as_bytes).collect() };
-    Incoming {
-        key: line(&IDEMPOTENCY_KEY),
-        signature: line(&X_SIGNATURE_256),
-        standard: if standard {
-            StandardHeaderValues {
-                id: line(&WEBHOOK_ID),
-                timestamp: line(&WEBHOOK_TIMESTAMP),
-                signature: line(&WEBHOOK_SIGNATURE),
-            }
-        } else {
-            StandardHeaderValues::default()
-        },
-        body,
-    }
-}
-
-// Parsed once: a look-up by text would parse it each time.
-static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static(lower::IDEMPOTENCY_KEY);
-static X_SIGNATURE_256: HeaderName = HeaderName::from_static(lower::X_SIGNATURE_256);
-static WEBHOOK_ID: HeaderName = HeaderName::from_static(lower::WEBHOOK_ID);
-static WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static(lower::WEBHOOK_TIMESTAMP);
-static WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static(lower::WEBHOOK_SIGNATURE);
-
-fn response(reply: Reply) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from_static(reply.body().as_bytes())));
-    *response.status_mut() = StatusCode::from_u16(reply.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    if let Some(seconds) = reply.retry_after() {
-        headers.insert(RETRY_AFTER, seconds.into());
-    }
-    response
 }

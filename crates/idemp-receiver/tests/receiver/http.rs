@@ -7,16 +7,23 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::routing::post;
+use axum::routing::{post, post_service};
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use idemp_receiver::{Event, MemoryStore, ReceiverConfig, ReceiverLayer};
 
 use crate::support::{BODY, KEY, behind, by_default, connect, head, receiver, reply, request, send, serve, sign};
 
-fn app() -> Router {
-    let handler = async |event: Event| drop(event);
-    behind(by_default(), handler)
+/// Both ways to put a receiver before a handler.
+fn apps() -> [Router; 2] {
+    let service = by_default().service(async |event: Event| {
+        drop(event);
+        Ok(())
+    });
+    [
+        behind(by_default(), async |event: Event| drop(event)),
+        Router::new().route("/", post_service(service)),
+    ]
 }
 
 /// An event whose body is this long.
@@ -40,13 +47,14 @@ const LIMIT: usize = 1024 * 1024;
 
 #[tokio::test]
 async fn the_limit_is_a_mebibyte() {
-    let address = serve(app()).await;
-    for (len, status) in [
+    let cases = [
         (LIMIT, "200"),
         (LIMIT + 1, "413"),
         (2 * LIMIT, "413"),
         (15 * LIMIT, "413"),
-    ] {
+    ];
+    for (app, (len, status)) in apps().iter().flat_map(|app| cases.map(|case| (app, case))) {
+        let address = serve(app.clone()).await;
         let body = body_of(len);
         let key = format!("req-42:tool_end:{len}");
         let plain = head(&key, body.as_bytes()) + &format!("content-length: {len}\r\n\r\n");
@@ -69,20 +77,23 @@ async fn the_limit_is_a_mebibyte() {
 /// `Expect: 100-continue` with a body that is too large: the answer comes in place of "go on".
 #[tokio::test]
 async fn a_client_that_asks_first_sends_nothing() {
-    let address = serve(app()).await;
     let body = body_of(2 * LIMIT);
     let head = head(KEY, body.as_bytes()) + &format!("content-length: {}\r\nexpect: 100-continue\r\n\r\n", body.len());
-    let answer = reply(connect(address, &head, b"").await).await;
-    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+    for app in apps() {
+        let answer = reply(connect(serve(app).await, &head, b"").await).await;
+        assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+    }
 }
 
 #[tokio::test]
 async fn a_body_without_content_length_is_not_empty() {
-    let address = serve(app()).await;
     let head = head(KEY, BODY.as_bytes()) + "transfer-encoding: chunked\r\n\r\n";
-    for status in ["ok", "duplicate"] {
-        let answer = reply(connect(address, &head, &chunked(BODY.as_bytes(), 7)).await).await;
-        assert!(answer.ends_with(&format!(r#"{{"status":"{status}"}}"#)), "{answer}");
+    for app in apps() {
+        let address = serve(app).await;
+        for status in ["ok", "duplicate"] {
+            let answer = reply(connect(address, &head, &chunked(BODY.as_bytes(), 7)).await).await;
+            assert!(answer.ends_with(&format!(r#"{{"status":"{status}"}}"#)), "{answer}");
+        }
     }
 }
 
@@ -128,22 +139,26 @@ fn in_pieces(end: End) -> axum::http::Request<Body> {
 
 #[tokio::test(start_paused = true)]
 async fn bodies_come_in_pieces() {
-    send(&app(), in_pieces(End::Whole)).await.is(200, r#"{"status":"ok"}"#);
+    for app in apps() {
+        let answer = send(&app, in_pieces(End::Breaks)).await;
+        answer.is(400, r#"{"detail":"body could not be read"}"#);
 
-    let answer = send(&app(), in_pieces(End::Breaks)).await;
-    answer.is(400, r#"{"detail":"body could not be read"}"#);
+        let started = tokio::time::Instant::now();
+        let answer = send(&app, in_pieces(End::Stalls)).await;
+        answer.is(408, r#"{"detail":"body did not arrive in time"}"#);
+        assert_eq!(started.elapsed().as_secs(), 5);
 
-    let started = tokio::time::Instant::now();
-    let answer = send(&app(), in_pieces(End::Stalls)).await;
-    answer.is(408, r#"{"detail":"body did not arrive in time"}"#);
-    assert_eq!(started.elapsed().as_secs(), 5);
+        send(&app, in_pieces(End::Whole)).await.is(200, r#"{"status":"ok"}"#);
+    }
 }
 
 /// It neither fills the memory nor keeps the place for ever.
 #[tokio::test]
 async fn a_body_without_end_is_given_up() {
-    let answer = send(&app(), in_pieces(End::Never)).await;
-    answer.is(413, r#"{"detail":"body is too large"}"#);
+    for app in apps() {
+        let answer = send(&app, in_pieces(End::Never)).await;
+        answer.is(413, r#"{"detail":"body is too large"}"#);
+    }
 }
 
 /// A place is taken from the first byte on, so stalled bodies count, and are free again when they are given up.

@@ -13,5 +13,6 @@ mod metrics;
 mod model;
 mod races;
 mod replies;
+mod service;
 mod stores;
 mod support;

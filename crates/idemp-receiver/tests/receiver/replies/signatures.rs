@@ -83,6 +83,18 @@ async fn secrets_rotate() {
 #[test]
 fn nothing_secret_is_printed() {
     let receiver = receiver(MemoryStore::new(), ReceiverConfig::default());
-    let printed = format!("{receiver:?} {:?} {:?}", ReceiverLayer::new(receiver.clone()), secret());
+    let handler = {
+        let secret = secret();
+        async move |_: Event| {
+            drop(secret);
+            Ok(())
+        }
+    };
+    let printed = format!(
+        "{receiver:?} {:?} {:?} {:?}",
+        receiver.service(handler),
+        ReceiverLayer::new(receiver.clone()),
+        secret()
+    );
     assert!(!printed.contains("whsec_test_secret"), "{printed}");
 }
