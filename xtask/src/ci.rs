@@ -6,7 +6,7 @@ use anyhow::bail;
 
 use crate::cargo::{cargo, has_subcommand};
 use crate::metadata::{self, Metadata};
-use crate::{e2e, features, layers, lean, process, table, tidy};
+use crate::{e2e, features, layers, lean, packages, process, table, tidy};
 
 /// How a step ended, other than by an error.
 enum Done {
@@ -18,7 +18,7 @@ enum Done {
 type Check = fn(&Metadata) -> anyhow::Result<Done>;
 
 /// Quick ones first. The tests include those that drive the binary; `e2e` runs the suites that need services.
-const STEPS: [(&str, Check); 10] = [
+const STEPS: [(&str, Check); 11] = [
     ("format", format),
     ("layers", layer_edges),
     ("tidy", tidy_repository),
@@ -26,6 +26,7 @@ const STEPS: [(&str, Check); 10] = [
     ("licences", licences),
     ("clippy", clippy_workspace),
     ("alone", each_feature_alone),
+    ("packages", pack),
     ("docs", docs),
     ("tests", tests),
     ("e2e", services),
@@ -123,11 +124,15 @@ fn licences(_: &Metadata) -> anyhow::Result<Done> {
         }
         return Ok(skipped);
     }
-    // Without the network cargo-deny wants every crate of the lock file on disk.
-    process::run(&mut cargo(["fetch", "--locked"]))?;
+    fetch()?;
     let mut deny = cargo(["deny", "--offline", "--all-features", "check", "--hide-inclusion-graph"]);
     process::run(deny.args(["licenses", "bans", "sources"]))?;
     Ok(Done::Passed)
+}
+
+/// Without the network cargo-deny and cargo want every crate of the lock file on disk.
+fn fetch() -> anyhow::Result<()> {
+    process::run(&mut cargo(["fetch", "--locked"]))
 }
 
 fn clippy_workspace(_: &Metadata) -> anyhow::Result<Done> {
@@ -169,6 +174,12 @@ fn each_feature_alone(metadata: &Metadata) -> anyhow::Result<Done> {
     } else {
         missing("clippy")
     }
+}
+
+fn pack(metadata: &Metadata) -> anyhow::Result<Done> {
+    fetch()?;
+    packages::check(metadata)?;
+    Ok(Done::Passed)
 }
 
 fn docs(_: &Metadata) -> anyhow::Result<Done> {

@@ -14,6 +14,7 @@ mod features;
 mod layers;
 mod lean;
 mod metadata;
+mod packages;
 mod process;
 mod table;
 mod tidy;

@@ -1,24 +1,4 @@
-//! What every part of idemp agrees on, without I/O: keys, canonical bytes, signatures, what an attempt means,
-//! when to try again, when to stop trying, and how long a receiver remembers.
-//!
-//! Everything here is a plain function or a small machine of `(input, now) -> decision`. There is no async
-//! runtime, no socket and no clock: time is an argument.
-//!
-//! ```
-//! use idemp_core::{EventType, Run, RunId, Secret, Signer};
-//!
-//! let run = Run::with_id(RunId::parse("req-42")?);
-//! let message = run.event(EventType::TOOL_END, &serde_json::json!({"output": "4 °C", "tokens": 12}))?;
-//!
-//! assert_eq!(message.key().as_str(), "req-42:tool_end:1");
-//! assert_eq!(
-//!     message.body().as_ref(),
-//!     br#"{"data": {"output": "4 \u00b0C", "tokens": 12}, "event": "tool_end"}"#,
-//! );
-//! let signer = Signer::new(&Secret::new("whsec_test_secret")?);
-//! assert!(signer.header(message.body()).as_str().starts_with("sha256="));
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 mod breaker;
