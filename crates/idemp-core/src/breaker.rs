@@ -195,7 +195,6 @@ impl Breaker {
             }),
             State::HalfOpen { lease: place @ None } => {
                 *place = Some(now.saturating_add(self.config.probe_lease));
-                self.generation += 1;
                 Admission::Admit(Permit {
                     generation: self.generation,
                     probe: true,

@@ -64,6 +64,33 @@ fn each_second(rate: u64, seconds: std::ops::Range<u64>) -> impl Iterator<Item =
     seconds.flat_map(move |second| (0..rate).map(move |index| second * MS + index * MS / rate))
 }
 
+/// The labels `state` and `reason` of `idemp_breaker_transitions_total`.
+#[test]
+fn the_codes_of_states_and_causes_are_stable_and_documented() {
+    let states = [
+        (BreakerState::Closed, "closed"),
+        (BreakerState::Open, "open"),
+        (BreakerState::HalfOpen, "half_open"),
+    ];
+    let causes = [
+        (OpenedBy::ExhaustedInARow, "exhausted_in_a_row"),
+        (OpenedBy::LetterRate, "letter_rate"),
+        (OpenedBy::ProbeFailed, "probe_failed"),
+        (OpenedBy::ProbeLeaseExpired, "probe_lease_expired"),
+    ];
+    let docs = include_str!("../../../docs/metrics.md");
+    let row = docs
+        .lines()
+        .find(|line| line.contains("`idemp_breaker_transitions_total`"))
+        .unwrap();
+    for (found, code) in (states.map(|(state, code)| (state.code(), code)).into_iter())
+        .chain(causes.map(|(cause, code)| (cause.code(), code)))
+    {
+        assert_eq!(found, code);
+        assert!(row.contains(&format!("`{code}`")), "{code}");
+    }
+}
+
 #[test]
 fn ten_exhausted_in_a_row_open_it() {
     let mut breaker = closed();
@@ -134,6 +161,19 @@ fn rule_b_opens_at_60_s_and_not_before() {
         Some((ms(67 * MS), OpenedBy::LetterRate)),
         "counted from the first letter"
     );
+}
+
+/// Threads may read their clocks in one order and come in another: what is late counts for the second before it.
+#[test]
+fn rule_b_takes_letters_out_of_order() {
+    let one_late_in_each_second =
+        |rate| each_second(rate, 1..100).flat_map(|at| if at % MS == 0 { [at, at - 1] } else { [at, at] });
+    assert_eq!(
+        letters_at(one_late_in_each_second(6), 0),
+        Some((ms(61 * MS), OpenedBy::LetterRate)),
+        "12 a second"
+    );
+    assert_eq!(letters_at(one_late_in_each_second(5), 200), None, "10 a second");
 }
 
 #[test]
@@ -223,6 +263,23 @@ fn a_rejected_or_cancelled_probe_frees_its_place() {
     attempt(&mut breaker, Signal::Neutral, now);
     assert_eq!(breaker.state(), BreakerState::HalfOpen);
     assert!(admitted(&mut breaker, now).is_probe());
+}
+
+#[test]
+fn the_probe_that_takes_a_freed_place_decides() {
+    let mut breaker = closed();
+    let late = admitted(&mut breaker, ms(0));
+    for _ in 0..10 {
+        attempt(&mut breaker, Signal::Exhausted, ms(0));
+    }
+    let now = ms(300 * MS);
+    attempt(&mut breaker, Signal::Neutral, now);
+    let probe = admitted(&mut breaker, now);
+    breaker.settle(late, Signal::Exhausted, now);
+    assert_eq!(breaker.state(), BreakerState::HalfOpen, "a late result decides nothing");
+    assert_eq!(breaker.admit(now), Admission::Refuse);
+    breaker.settle(probe, Signal::Delivered, now);
+    assert_eq!(breaker.state(), BreakerState::Closed);
 }
 
 #[test]
