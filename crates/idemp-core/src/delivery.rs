@@ -339,6 +339,33 @@ mod tests {
     }
 
     #[test]
+    fn an_attempt_that_was_given_up_may_have_delivered_and_stands_in_the_record() {
+        let mut delivery = Delivery::default();
+        let busy: Outcome = Failure::status(429).into();
+        delivery.settle(
+            &busy,
+            Verdict::Retry,
+            &RetrySchedule::default(),
+            START,
+            Duration::ZERO,
+            START,
+        );
+        assert!(!delivery.maybe_delivered());
+        let (started, elapsed) = (START + Duration::from_secs(1), Duration::from_millis(250));
+        delivery.abandon(started, elapsed);
+        assert!(delivery.maybe_delivered());
+        let given_up = AttemptRecord {
+            number: 2,
+            started,
+            elapsed,
+            cause: Some(Cause::Transport(Transport::Timeout)),
+            detail: Detail::new("given up before it settled"),
+        };
+        assert_eq!(delivery.attempts()[1..], [given_up]);
+        assert_eq!(delivery.next_number(), 3);
+    }
+
+    #[test]
     fn a_success_that_the_policy_does_not_take_for_one_may_be_one_all_the_same() {
         let policy = StatusPolicy::default().with(202, Verdict::Retry);
         let outcome = Outcome::Delivered { status: Some(202) };

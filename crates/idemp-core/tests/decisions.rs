@@ -1,4 +1,4 @@
-//! The status table, the schedule and the TTL rule.
+//! The status table, the schedule, the TTL rule, and the codes that records and metrics have for them.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -8,7 +8,10 @@
 
 use std::time::Duration;
 
-use idemp_core::{Cadence, Detail, Failure, Next, Outcome, RetrySchedule, StatusPolicy, Transport, Ttl, Verdict};
+use idemp_core::{
+    Cadence, Class, Code, Detail, ErrorClass, Failure, Next, Outcome, Reason, RetrySchedule, StatusPolicy, Transport,
+    Ttl, UnknownCode, Verdict,
+};
 use proptest::prelude::*;
 
 /// The table once more, written from the spec's side: lists rather than ranges.
@@ -70,6 +73,85 @@ fn a_sink_may_differ_from_the_table() {
     assert_eq!(policy.status(410), Verdict::RejectsConfiguration);
 }
 
+/// The line of a page that has `start`.
+fn line(page: &'static str, start: &str) -> &'static str {
+    page.lines().find(|line| line.contains(start)).unwrap()
+}
+
+#[test]
+fn the_codes_of_verdicts_are_stable_and_documented() {
+    let codes = [
+        (Verdict::Delivered, "delivered"),
+        (Verdict::Retry, "retry"),
+        (Verdict::RejectsEvent, "rejects_event"),
+        (Verdict::RejectsConfiguration, "rejects_configuration"),
+        (Verdict::PushBack, "push_back"),
+    ];
+    assert_eq!(codes.map(|(verdict, _)| verdict), Verdict::ALL);
+    let row = line(include_str!("../../../docs/metrics.md"), "`idemp_attempts_total`");
+    for (verdict, code) in codes {
+        assert_eq!(verdict.code(), code);
+        assert!(row.contains(&format!("`{code}`")), "{code}");
+    }
+}
+
+#[test]
+fn the_codes_of_failed_attempts_are_stable_and_documented() {
+    let transports = [
+        (Transport::Connect, "connect"),
+        (Transport::Dns, "dns"),
+        (Transport::Tls, "tls"),
+        (Transport::Timeout, "timeout"),
+        (Transport::Cut, "cut"),
+    ];
+    let classes = [
+        (ErrorClass::Transient, "transient"),
+        (ErrorClass::Ambiguous, "ambiguous"),
+        (ErrorClass::RejectsEvent, "rejects_event"),
+        (ErrorClass::RejectsConfiguration, "rejects_configuration"),
+        (ErrorClass::PushBack, "push_back"),
+    ];
+    assert_eq!(transports.map(|(transport, _)| transport), Transport::ALL);
+    assert_eq!(classes.map(|(class, _)| class), ErrorClass::ALL);
+    let row = line(include_str!("../../../docs/dlq.md"), "| `attempts` |");
+    for (found, code) in (transports.map(|(transport, code)| (transport.code(), code)).into_iter())
+        .chain(classes.map(|(class, code)| (class.code(), code)))
+    {
+        assert_eq!(found, code);
+        assert!(row.contains(&format!("`{code}`")), "{code}");
+    }
+}
+
+/// That each stands in docs/reasons.md, with its class, is checked where the records are.
+#[test]
+fn the_codes_of_dead_letters_are_stable_and_read_back() {
+    let reasons = [
+        (Reason::RetriesExhausted, "retries_exhausted", "exhausted"),
+        (Reason::EventRejected, "event_rejected", "event"),
+        (Reason::ConfigurationRejected, "configuration_rejected", "configuration"),
+        (
+            Reason::RetryAfterExceedsBudget,
+            "retry_after_exceeds_budget",
+            "exhausted",
+        ),
+        (Reason::CircuitOpen, "circuit_open", "withheld"),
+        (Reason::LaneFull, "lane_full", "withheld"),
+        (Reason::Shutdown, "shutdown", "withheld"),
+        (Reason::KeyConflict, "key_conflict", "event"),
+    ];
+    assert_eq!(reasons.map(|(reason, ..)| reason), Reason::ALL);
+    for (reason, code, class) in reasons {
+        assert_eq!((reason.code(), reason.class().code()), (code, class));
+        assert_eq!((reason.to_string().as_str(), code.parse()), (code, Ok(reason)));
+        assert_eq!(class.parse(), Ok(reason.class()));
+    }
+    for unknown in ["", "Shutdown", "shutdown ", "exhausted"] {
+        assert_eq!(unknown.parse::<Reason>(), Err(UnknownCode), "{unknown:?}");
+    }
+    assert_eq!("retries_exhausted".parse::<Class>(), Err(UnknownCode));
+    assert_eq!(UnknownCode.to_string(), "unknown code");
+}
+
 #[test]
 fn the_schedule_of_the_spec() {
     let schedule = RetrySchedule::default();
@@ -120,7 +202,21 @@ fn a_detail_is_short_and_has_no_control_characters() {
     assert_eq!(Detail::new("a\n\tb\u{7f}\u{85}c").as_str(), "abc");
     assert_eq!(Detail::new(&"é".repeat(300)).as_str(), "é".repeat(256));
     assert_eq!(Detail::from_bytes(b"\xffok").as_str(), "\u{fffd}ok");
+    let behind_blank_lines = ["\r\n".repeat(500), "x".repeat(600)].concat();
+    assert_eq!(
+        Detail::from_bytes(behind_blank_lines.as_bytes()).as_str(),
+        "x".repeat(512)
+    );
+    assert!(Detail::default().is_empty() && Detail::new("\n").is_empty());
+    assert!(!Detail::new("x").is_empty());
     assert_eq!(format!("{:?}", Detail::new("secret")), "Detail(6 bytes)");
+}
+
+#[test]
+fn a_transports_own_code_prints_as_it_came() {
+    let code = Code::new("MessageTimedOut");
+    assert_eq!(code.to_string(), "MessageTimedOut");
+    assert_eq!(format!("{code:?}"), "Code(MessageTimedOut)");
 }
 
 proptest! {

@@ -6,7 +6,7 @@
     reason = "a test fails loudly"
 )]
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU64;
 
 use idemp_core::{EventType, IdempotencyKey, Run, RunId, SinkName, StepIndex, StepRange};
@@ -33,6 +33,56 @@ fn the_longest_key_has_149_bytes() {
     assert_eq!(IdempotencyKey::MAX_LEN, 149);
     assert_eq!(key.event_type(), "e".repeat(64));
     assert_eq!(IdempotencyKey::parse(key.as_str()).unwrap(), key);
+}
+
+/// Maps of keys are asked with the text of a header, without a key of one's own.
+#[test]
+fn a_key_is_equal_hashed_and_borrowed_as_its_text() {
+    let key = |text| IdempotencyKey::parse(text).unwrap();
+    assert_eq!(key("r1:tool_end:1"), key("r1:tool_end:1"));
+    for other in ["r2:tool_end:1", "r1:llm_end:1", "r1:tool_end:2"] {
+        assert_ne!(key("r1:tool_end:1"), key(other));
+    }
+    let seen = HashMap::from([(key("r1:tool_end:1"), "one"), (key("r1:tool_end:2"), "two")]);
+    assert_eq!(seen.get("r1:tool_end:1"), Some(&"one"));
+    assert_eq!(seen.get("r1:tool_end:2"), Some(&"two"));
+    assert_eq!(seen.get("r1:tool_end:3"), None);
+    assert_eq!(seen.get(&key("r1:tool_end:2")), Some(&"two"));
+}
+
+#[test]
+fn event_types_are_equal_and_hashed_by_name() {
+    let parse = |name| EventType::parse(name).unwrap();
+    let known = [
+        (EventType::TOOL_END, "tool_end"),
+        (EventType::CHAIN_END, "chain_end"),
+        (EventType::LLM_END, "llm_end"),
+        (EventType::TOOL_ERROR, "tool_error"),
+    ];
+    for (event_type, name) in &known {
+        assert_eq!((event_type.as_str(), event_type), (*name, &parse(name)));
+    }
+    assert_eq!(parse("my_own"), parse("my_own"));
+    for other in ["My_own", "my_own2", "tool_end"] {
+        assert_ne!(parse("my_own"), parse(other));
+    }
+    let names = known.iter().map(|(_, name)| *name).chain(["my_own"]);
+    let twice: HashSet<_> = names.clone().chain(names).map(parse).collect();
+    assert_eq!(twice.len(), 5);
+    assert!(known.iter().all(|(event_type, _)| twice.contains(event_type)));
+}
+
+#[test]
+fn a_step_is_the_same_number_in_sql() {
+    for (step, sql) in [
+        (1, 1),
+        (7, 7),
+        (9_223_372_036_854_775_807, 9_223_372_036_854_775_807_i64),
+    ] {
+        assert_eq!(StepIndex::new(step).unwrap().as_i64(), sql);
+    }
+    assert_eq!((StepIndex::FIRST.as_i64(), StepIndex::LAST.as_i64()), (1, i64::MAX));
+    assert_eq!(format!("{0} {0:?}", StepIndex::FIRST), "1 StepIndex(1)");
 }
 
 #[test]

@@ -297,6 +297,8 @@ fn standard_webhooks_want_each_header_once() {
     assert_eq!(twice, HeaderLine::Repeated);
     assert_eq!([GOOD.as_bytes()].into_iter().collect::<HeaderLine<'_>>(), GOOD.into());
     assert_eq!([].into_iter().collect::<HeaderLine<'_>>(), HeaderLine::Missing);
+    assert_eq!(HeaderLine::from(GOOD.as_bytes()), HeaderLine::One(GOOD.as_bytes()));
+    assert_eq!(HeaderLine::from(GOOD), HeaderLine::One(GOOD.as_bytes()));
 }
 
 #[test]
