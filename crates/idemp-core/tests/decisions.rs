@@ -9,8 +9,8 @@
 use std::time::Duration;
 
 use idemp_core::{
-    Cadence, Class, Code, Detail, ErrorClass, Failure, Next, Outcome, Reason, RetrySchedule, StatusPolicy, Transport,
-    Ttl, UnknownCode, Verdict,
+    Cadence, Class, Code, Detail, ErrorClass, Failure, Next, Outcome, Reason, Refusal, RetrySchedule, StatusPolicy,
+    Transport, Ttl, UnknownCode, Verdict,
 };
 use proptest::prelude::*;
 
@@ -166,6 +166,25 @@ fn the_schedule_of_the_spec() {
     );
 }
 
+/// docs/retry.md: a `Retry-After` that does not fit into what is left ends it, and so does less than 1 s.
+#[test]
+fn the_budget_is_used_to_its_end() {
+    let schedule = RetrySchedule::default();
+    let (second, instant) = (Duration::from_secs(1), Duration::from_nanos(1));
+    assert_eq!(
+        schedule.next(1, Duration::ZERO, Some(36 * second)),
+        Next::Wait(36 * second)
+    );
+    assert_eq!(
+        schedule.next(1, Duration::ZERO, Some(36 * second + instant)),
+        Next::RetryAfterExceedsBudget
+    );
+    assert_eq!(schedule.next(3, 35 * second, None), Next::Wait(second));
+    assert_eq!(schedule.next(3, 35 * second + instant, None), Next::Exhausted);
+    assert_eq!(schedule.next(4, Duration::ZERO, None), Next::Exhausted, "four attempts");
+    assert_eq!(schedule.next(0, Duration::ZERO, None), Next::Exhausted);
+}
+
 #[test]
 fn a_schedule_that_makes_no_sense_is_refused() {
     let refused = |waits: &[u64]| RetrySchedule::new(waits.iter().copied().map(Duration::from_secs).collect());
@@ -173,8 +192,13 @@ fn a_schedule_that_makes_no_sense_is_refused() {
         refused(&[1, 0]).unwrap_err().to_string(),
         "wait 2 of the retry schedule is zero"
     );
-    assert!(refused(&[1, 86_400]).is_err());
-    assert!(refused(&[u64::MAX, u64::MAX]).is_err());
+    for over_a_day in [&[1, 86_400], &[u64::MAX, u64::MAX]] {
+        assert_eq!(
+            refused(over_a_day).unwrap_err().to_string(),
+            "the waits of the retry schedule are longer than a day together"
+        );
+    }
+    assert!(refused(&[1, 86_399]).is_ok());
     for factor in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e300] {
         assert!(RetrySchedule::default().scaled(factor).is_err(), "{factor}");
     }
@@ -217,6 +241,11 @@ fn a_transports_own_code_prints_as_it_came() {
     let code = Code::new("MessageTimedOut");
     assert_eq!(code.to_string(), "MessageTimedOut");
     assert_eq!(format!("{code:?}"), "Code(MessageTimedOut)");
+}
+
+#[test]
+fn a_sinks_refusal_says_what_the_sink_says() {
+    assert_eq!(Refusal::new("it is too long").to_string(), "it is too long");
 }
 
 proptest! {

@@ -152,6 +152,13 @@ fn what_is_no_key_is_refused_with_its_place() {
 }
 
 #[test]
+fn a_sinks_name_is_kept_as_it_is() {
+    let name = SinkName::parse("crm-2").unwrap();
+    assert_eq!(name.as_str(), "crm-2");
+    assert_eq!(format!("{name} {name:?}"), "crm-2 SinkName(crm-2)");
+}
+
+#[test]
 fn a_run_of_our_own_is_a_version_4_uuid_in_lower_case() {
     let (one, two) = (RunId::random(), RunId::random());
     assert_ne!(one, two);

@@ -157,6 +157,29 @@ fn two_digit_years_cross_centuries() {
     }
 }
 
+/// RFC 9110, section 5.6.7: what appears to be *more* than 50 years ahead is past. Each field of the time decides once.
+#[test]
+fn fifty_years_are_counted_to_the_second() {
+    for (time_of_day, ahead) in [
+        ("12:34:56", true),
+        ("12:34:57", false),
+        ("12:33:59", true),
+        ("12:35:00", false),
+        ("11:59:59", true),
+        ("13:00:00", false),
+    ] {
+        // The weekdays of 2076 and of 1976.
+        for (weekday, year, is_meant) in [("Monday", 2076, ahead), ("Tuesday", 1976, !ahead)] {
+            let moment = RetryAfter::At(time(&format!("{year}-11-30T{time_of_day}Z")));
+            check(
+                &format!("{weekday}, 30-Nov-76 {time_of_day} GMT"),
+                "2026-11-30T12:34:56Z",
+                is_meant.then_some(moment),
+            );
+        }
+    }
+}
+
 #[test]
 fn the_ends_of_the_calendar() {
     let now = "2026-11-30T12:00:00Z";

@@ -61,6 +61,33 @@ fn standard_secrets_are_strict_base64_with_or_without_prefix() {
 }
 
 #[test]
+fn secrets_are_gone_over_in_the_order_in_which_they_are_tried() {
+    let secret = |label| Secret::labelled(label, "x").unwrap();
+    let secrets = Secrets::new(vec![secret("new"), secret("old")]).unwrap();
+    let mut labels = Vec::new();
+    for secret in &secrets {
+        labels.push(secret.label());
+    }
+    assert_eq!(labels, ["new", "old"]);
+    assert_eq!(Secret::new("x").unwrap().label(), "default");
+}
+
+#[test]
+fn why_a_secret_cannot_be_used_is_said_by_its_label() {
+    let label = || "2026-07".to_owned();
+    for (error, says) in [
+        (SecretError::Empty { label: label() }, "secret `2026-07` is empty"),
+        (SecretError::NoSecret, "no secret was given"),
+        (
+            SecretError::NotBase64 { label: label() },
+            "secret `2026-07` cannot sign Standard Webhooks: it is not padded base64, with or without `whsec_`",
+        ),
+    ] {
+        assert_eq!(error.to_string(), says);
+    }
+}
+
+#[test]
 fn nothing_prints_a_secret_or_a_signature() {
     let text = "whsec_c2Vzc2FtZSBvZmZuZSBkaWNo";
     let secret = Secret::labelled("2026-07", text).unwrap();

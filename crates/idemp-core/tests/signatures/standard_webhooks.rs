@@ -329,6 +329,35 @@ fn a_key_with_a_dot_is_not_signed() {
 }
 
 #[test]
+fn each_failed_check_of_standard_webhooks_has_its_words() {
+    let header = "webhook-id";
+    for (error, says) in [
+        (
+            StandardError::Missing { header },
+            "the header `webhook-id` is missing or empty",
+        ),
+        (
+            StandardError::Repeated { header },
+            "the header `webhook-id` is there more than once",
+        ),
+        (
+            StandardError::MalformedTimestamp,
+            "the timestamp is not decimal digits only",
+        ),
+        (StandardError::TooOld, "the timestamp is too old"),
+        (StandardError::TooNew, "the timestamp is too far in the future"),
+        (StandardError::NoV1Signature, "there is no well-formed v1 signature"),
+        (StandardError::Mismatch, "the signature does not match"),
+    ] {
+        assert_eq!(error.to_string(), says);
+    }
+    assert_eq!(
+        KeyHasDot.to_string(),
+        "a key with a `.` in it cannot be signed for Standard Webhooks"
+    );
+}
+
+#[test]
 fn every_attempt_signs_its_own_second() {
     let signer = StandardSigner::new(&Secret::new(SECRET).unwrap()).unwrap();
     let signature = |at| {

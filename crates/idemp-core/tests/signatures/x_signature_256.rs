@@ -138,6 +138,9 @@ fn x_signature_256_says_what_failed_by_kind() {
         &header[..70],
         &format!("{header}0"),
         &format!(" {header}"),
+        // Two bad digits in one byte are no better than one.
+        &format!("sha256={}", "zz".repeat(32)),
+        &header.replace("=5b", "=zz"),
     ] {
         assert_eq!(
             verifier.verify([malformed.as_bytes()], body),
@@ -171,6 +174,21 @@ fn each_digit_is_looked_at() {
             let found = verifier.verify([&changed[..]], b"body").map(|_| "");
             assert_eq!(found, expected, "{byte:#x} at {place}");
         }
+    }
+}
+
+#[test]
+fn each_failed_check_of_x_signature_256_has_its_words() {
+    for (error, says) in [
+        (SignatureError::Missing, "the signature header is missing"),
+        (SignatureError::Repeated, "the signature header is there more than once"),
+        (
+            SignatureError::Malformed,
+            "the signature header is not `sha256=` and 64 hex digits",
+        ),
+        (SignatureError::Mismatch, "the signature does not match"),
+    ] {
+        assert_eq!(error.to_string(), says);
     }
 }
 
