@@ -137,7 +137,12 @@ fn two_digit_years_cross_centuries() {
             "1999-12-31T23:59:58Z",
             Some("1949-12-31T23:59:59Z"),
         ),
-        // Half a second before the limit, on a clock before 1970.
+        // At the limit and half a second before it, on a clock before 1970.
+        (
+            "Friday, 31-Dec-99 23:59:59 GMT",
+            "1949-12-31T23:59:59Z",
+            Some("1999-12-31T23:59:59Z"),
+        ),
         ("Friday, 31-Dec-99 23:59:59 GMT", "1949-12-31T23:59:58.5Z", None),
         // 2100 has no leap day, and is the year that is meant.
         ("Tuesday, 29-Feb-00 00:00:00 GMT", "2095-01-01T00:00:00Z", None),
