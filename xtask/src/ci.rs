@@ -6,7 +6,7 @@ use anyhow::bail;
 
 use crate::cargo::{cargo, has_subcommand};
 use crate::metadata::{self, Metadata};
-use crate::{e2e, features, layers, lean, packages, process, table, tidy};
+use crate::{e2e, features, fuzz, layers, lean, packages, process, table, tidy};
 
 /// How a step ended, other than by an error.
 enum Done {
@@ -18,7 +18,7 @@ enum Done {
 type Check = fn(&Metadata) -> anyhow::Result<Done>;
 
 /// Quick ones first. The tests include those that drive the binary; `e2e` runs the suites that need services.
-const STEPS: [(&str, Check); 11] = [
+const STEPS: [(&str, Check); 12] = [
     ("format", format),
     ("layers", layer_edges),
     ("tidy", tidy_repository),
@@ -29,6 +29,7 @@ const STEPS: [(&str, Check); 11] = [
     ("packages", pack),
     ("docs", docs),
     ("tests", tests),
+    ("fuzz", seeds),
     ("e2e", services),
 ];
 
@@ -192,6 +193,11 @@ fn tests(metadata: &Metadata) -> anyhow::Result<Done> {
     let binary = e2e::build_binary(metadata)?;
     let mut test = cargo(["test", "--locked", "--workspace", "--all-features", "--no-fail-fast"]);
     process::run(test.env("IDEMP_BIN", binary))?;
+    Ok(Done::Passed)
+}
+
+fn seeds(metadata: &Metadata) -> anyhow::Result<Done> {
+    fuzz::check(metadata)?;
     Ok(Done::Passed)
 }
 

@@ -11,6 +11,7 @@ mod cargo;
 mod ci;
 mod e2e;
 mod features;
+mod fuzz;
 mod layers;
 mod lean;
 mod metadata;
@@ -25,6 +26,7 @@ const USAGE: &str = "\
 usage: cargo xtask ci [STEP..]                     every check, then the end-to-end tests
        cargo xtask e2e [--allow-missing] [NAME..]  end-to-end tests, with the services that they need
        cargo xtask bench [NAME..]                  benchmarks, in release mode
+       cargo xtask fuzz [--seconds=N] [TARGET..]   the fuzzer at each target, for a minute or so long
 
 --allow-missing skips, in capitals, the suites whose services cannot be had here";
 
@@ -42,6 +44,15 @@ fn main() -> ExitCode {
             }
         }
         ["bench", names @ ..] => bench::run(names),
+        ["fuzz", rest @ ..] => {
+            let (flags, names): (Vec<&str>, Vec<&str>) = rest.iter().partition(|word| word.starts_with("--"));
+            let seconds = match flags.as_slice() {
+                [] => None,
+                [flag] if flag.starts_with("--seconds=") => flag.strip_prefix("--seconds="),
+                _ => return usage(),
+            };
+            fuzz::run(&metadata::members()?, &names, seconds)
+        }
         _ => usage(),
     });
     match done {
