@@ -1,4 +1,4 @@
-//! The targets over their seeds, whole and cut off: they hold without a fuzzer, too.
+//! The targets over their seeds, cut off at every place and with every byte at every place: they hold without a fuzzer, too.
 
 use std::fs;
 use std::path::Path;
@@ -7,10 +7,18 @@ fn check(target: fn(&[u8]), name: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(name);
     let mut seeds = 0;
     for entry in fs::read_dir(&folder).expect("a folder for each target") {
-        let seed = fs::read(entry.expect("a seed").path()).expect("a seed");
+        let mut seed = fs::read(entry.expect("a seed").path()).expect("a seed");
         for end in 0..=seed.len() {
             target(&seed[..end]);
             target(&seed[end..]);
+        }
+        for at in 0..seed.len() {
+            let right = seed[at];
+            for byte in 0..=u8::MAX {
+                seed[at] = byte;
+                target(&seed);
+            }
+            seed[at] = right;
         }
         seeds += 1;
     }
