@@ -3,6 +3,7 @@
     not(feature = "axum"),
     doc = "Takes the effect of each event once: verify, claim, handle, complete. The features add HTTP and stores."
 )]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 mod claim;

@@ -21,9 +21,9 @@ use crate::receiver::Receiver;
 /// For handlers that need the request itself, axum's extractors among them. [`Receiver::service`] is simpler for a
 /// handler that needs the event only, and quicker.
 ///
-/// The service gets the request with the same body, and an [`Event`] in its extensions. Its response decides: any 2xx
-/// means that the effect is taken, 422 that the event can never work, everything else, and an error, that it failed. The
-/// sender gets the receiver's own reply (docs/receiver.md has the table), never the service's.
+/// The service gets the request with the same body, and an [`Event`](crate::Event) in its extensions. Its response
+/// decides: any 2xx means that the effect is taken, 422 that the event can never work, everything else, and an error,
+/// that it failed. The sender gets the receiver's own reply (docs/receiver.md has the table), never the service's.
 ///
 /// It must see the body as it came over the wire: put it outside of layers that decompress.
 #[derive(Clone, Debug)]
