@@ -45,15 +45,16 @@ async fn failing_open_is_a_choice() {
 }
 
 /// The handler has succeeded, so the sender is told so.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_mark_cannot_be_written() {
-    for fault in [Fault::Down, Fault::AnswerLost] {
+    for (fault, seconds) in [(Fault::Down, 0), (Fault::AnswerLost, 0), (Fault::AnswerHangs, 1)] {
         let store = Faulty {
             complete: fault,
             ..Faulty::default()
         };
         let (app, runs) = counting(receiver(store, ReceiverConfig::default()));
+        let started = tokio::time::Instant::now();
         send(&app, request(KEY, BODY)).await.is(200, r#"{"status":"ok"}"#);
-        assert_eq!(runs.count(), 1);
+        assert_eq!((runs.count(), started.elapsed().as_secs()), (1, seconds));
     }
 }
