@@ -1,4 +1,5 @@
-//! The targets over their seeds, cut off at every place and with every byte at every place: they hold without a fuzzer, too.
+//! The targets over their seeds, cut off at every place and with every ASCII byte at every place. They hold without a
+//! fuzzer, too.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +15,8 @@ fn check(target: fn(&[u8]), name: &str) {
         }
         for at in 0..seed.len() {
             let right = seed[at];
-            for byte in 0..=u8::MAX {
+            // The last two begin and go on with a character of another script.
+            for byte in (0..0x80).chain([0xc3, 0xa9]) {
                 seed[at] = byte;
                 target(&seed);
             }
