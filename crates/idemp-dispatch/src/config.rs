@@ -6,6 +6,10 @@ use std::time::Duration;
 
 use idemp_core::{BreakerConfig, EventType, Message, Mode, RetrySchedule, Sink, SinkName, StatusPolicy};
 use idemp_dlq::DeadLetterStore;
+use tokio::sync::Semaphore;
+
+/// The longest time for an attempt, and for a write of a dead letter.
+const LONGEST: Duration = Duration::from_secs(3600);
 
 /// Which events a lane takes.
 pub type Filter = Arc<dyn Fn(&Message) -> bool + Send + Sync>;
@@ -38,21 +42,24 @@ pub struct LaneConfig {
     pub schedule: RetrySchedule,
     /// What a status means. Default: the table of docs/retry.md.
     pub policy: StatusPolicy,
-    /// How long one attempt may take, over connecting, sending and reading the answer. Default 5 s.
+    /// How long one attempt may take, over connecting, sending and reading the answer, above zero. Default 5 s, at
+    /// most an hour.
     pub attempt_timeout: Duration,
     /// When the circuit breaker opens. Its `probe_lease` is always `attempt_timeout` and a second.
     pub breaker: BreakerConfig,
     /// How many attempts are in flight at most. An event that waits for its retry holds no place. Default 64.
     pub concurrency: usize,
-    /// How many events may be unsettled. Default 10,000.
+    /// How many events may be unsettled. Default 10,000, at most `usize::MAX >> 3`.
     pub max_events: usize,
-    /// How many bytes of bodies may be unsettled; a body larger than that has the lane to itself. Default 64 MiB.
+    /// How many bytes of bodies may be unsettled; a body larger than that has the lane to itself. Default 64 MiB,
+    /// less than 4 GiB.
     pub max_bytes: usize,
     /// What happens beyond that. Default: `submit` waits.
     pub on_full: OnFull,
     /// Which events the lane takes. Default: all.
     pub filter: Option<Filter>,
-    /// How long a dead-letter store may take to answer before it counts as failed. Default 5 s.
+    /// How long a dead-letter store may take to answer before it counts as failed, above zero. Default 5 s, at most an
+    /// hour.
     pub store_timeout: Duration,
 }
 
@@ -118,18 +125,20 @@ impl LaneConfig {
                 "a lane that delivers at least once needs a dead-letter store",
             );
         }
-        if self.attempt_timeout.is_zero() || self.attempt_timeout > Duration::from_secs(3600) {
-            return bad("attempt_timeout", "it must be above zero and at most an hour");
-        }
-        if self.store_timeout.is_zero() {
-            return bad("store_timeout", "it must be above zero");
+        for (field, timeout) in [
+            ("attempt_timeout", self.attempt_timeout),
+            ("store_timeout", self.store_timeout),
+        ] {
+            if timeout.is_zero() || timeout > LONGEST {
+                return bad(field, "it must be above zero and at most an hour");
+            }
         }
         if self.concurrency == 0 || self.max_events == 0 || self.max_bytes == 0 {
             return bad("concurrency, max_events or max_bytes", "none may be zero");
         }
-        let most = tokio::sync::Semaphore::MAX_PERMITS;
-        if self.concurrency > most || self.max_events > most || self.max_bytes > u32::MAX as usize {
-            return bad("concurrency, max_events or max_bytes", "it is too large");
+        let most = Semaphore::MAX_PERMITS;
+        if self.max_events > most || self.max_bytes > most.min(u32::MAX as usize) {
+            return bad("max_events or max_bytes", "it is too large");
         }
         if self.breaker.exhausted_in_a_row == 0 || self.breaker.letters_per_second == 0 {
             return bad("breaker", "its limits must be above zero");

@@ -1,7 +1,7 @@
 //! How much a lane takes, and what happens beyond that.
 
 use idemp_core::{Reason, Refusal};
-use idemp_dispatch::{ConfigError, OnFull, Settlement, SubmitErrorKind};
+use idemp_dispatch::{OnFull, Settlement, SubmitErrorKind};
 use idemp_testkit::gate::Gate;
 use idemp_testkit::sink::{Reply, ScriptedSink};
 
@@ -146,53 +146,4 @@ async fn a_message_that_the_sink_can_never_send_is_refused_when_submitted() {
     assert_eq!(error.to_string(), "sink sink can never send event r1:tool_end:1");
     assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "no dots");
     assert_eq!((rig.stats().accepted, sink.calls().len()), (0, 0));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_configuration_that_makes_no_sense_is_refused_by_name() {
-    let sink: Arc<dyn Sink> = Arc::new(ScriptedSink::always(Reply::delivered()));
-    let lane = || LaneConfig::new(name("hook"), Arc::clone(&sink), Arc::new(MemoryStore::new()));
-    let refused = |lanes| Dispatcher::new(lanes).unwrap_err();
-    assert_eq!(refused(Vec::new()), ConfigError::NoLane);
-    assert_eq!(refused(vec![lane(), lane()]), ConfigError::NameTwice(name("hook")));
-    for (change, says) in [
-        (
-            LaneConfig {
-                dead_letters: None,
-                ..lane()
-            },
-            "dead_letters",
-        ),
-        (
-            LaneConfig {
-                attempt_timeout: Duration::ZERO,
-                ..lane()
-            },
-            "attempt_timeout",
-        ),
-        (
-            LaneConfig {
-                store_timeout: Duration::ZERO,
-                ..lane()
-            },
-            "store_timeout",
-        ),
-        (
-            LaneConfig {
-                concurrency: 0,
-                ..lane()
-            },
-            "concurrency",
-        ),
-        (
-            LaneConfig {
-                max_events: usize::MAX,
-                ..lane()
-            },
-            "max_events",
-        ),
-    ] {
-        let error = refused(vec![change]).to_string();
-        assert!(error.starts_with("lane hook: ") && error.contains(says), "{error}");
-    }
 }

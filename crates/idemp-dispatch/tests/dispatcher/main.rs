@@ -8,6 +8,8 @@
 
 mod breaker;
 mod capacity;
+mod config;
+mod debug;
 mod fan_out;
 mod letters;
 mod meters;
