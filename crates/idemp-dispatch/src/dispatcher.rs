@@ -181,14 +181,14 @@ impl Dispatcher {
         let on_its_way = self.inner.ledger.look_up(message, &wanted);
         match on_its_way.map_err(|rejection| error(rejection.into()))? {
             // An event that is on its way in all of these lanes needs no room.
-            Some(settled) if !settled.is_empty() => {
+            Some(settled) => {
                 let names = wanted.iter().map(|lane| self.inner.lanes[*lane].name().clone());
                 Ok(Asked::OnItsWay(Handle {
                     key: message.key().clone(),
                     places: names.zip(settled).collect(),
                 }))
             }
-            _ => Ok(Asked::Wanted(wanted)),
+            None => Ok(Asked::Wanted(wanted)),
         }
     }
 

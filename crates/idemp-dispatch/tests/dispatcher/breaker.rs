@@ -163,6 +163,15 @@ async fn a_probe_that_hangs_does_not_wedge_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_probe_that_is_answered_late_but_in_time_closes_it() {
+    let last = Duration::from_millis(4_999);
+    let (rig, sink, rest) = opened(move |_| Reply::delivered().delayed(last)).await;
+    tokio::time::sleep(secs(300)).await;
+    assert!(dispatch(&rig, rest[0].clone()).await.is_delivered());
+    assert_eq!((sink.calls().len(), rig.stats().breaker), (41, BreakerState::Closed));
+}
+
+#[tokio::test(start_paused = true)]
 async fn configuration_letters_open_it_by_their_rate() {
     let sink = ScriptedSink::always(Reply::status(401));
     let rig = Rig::new(&sink);

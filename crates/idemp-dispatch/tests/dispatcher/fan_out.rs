@@ -82,6 +82,20 @@ async fn a_lane_takes_only_what_its_filter_lets_through() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_event_that_no_lane_takes_is_settled_at_once_and_is_no_event_of_any() {
+    let sink = ScriptedSink::always(Reply::delivered());
+    let rig = Rig::with(&sink, |lane| *lane = lane.clone().only([EventType::LLM_END]));
+    for handle in [
+        rig.dispatcher.try_submit(message()).unwrap(),
+        rig.dispatcher.submit(message()).await.unwrap(),
+    ] {
+        assert_eq!(handle.key().as_str(), "r1:tool_end:1");
+        assert!(handle.settled().await.settlements().is_empty());
+    }
+    assert_eq!((rig.stats().accepted, sink.calls().len()), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_event_that_is_on_its_way_is_joined() {
     let gate = Gate::shut();
     let sink = ScriptedSink::always(Reply::delivered().behind(&gate));

@@ -1,6 +1,7 @@
 //! What is counted, under which names and labels.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 
 use idemp_testkit::sink::{Reply, ScriptedSink};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
@@ -105,6 +106,33 @@ fn losses_and_stores_that_fail_are_counted() {
         ("idemp_events_unsaved_total sink=sink", 1),
         ("idemp_dead_letter_write_failures_total sink=sink store=primary", 4),
         ("idemp_dead_letter_write_failures_total sink=sink store=fallback", 1),
+    ] {
+        assert_eq!(values.get(name), Some(&value), "{name} in {values:#?}");
+    }
+}
+
+#[test]
+fn what_is_lost_is_counted_and_no_longer_on_its_way() {
+    let values = recorded(async {
+        let panics = Arc::new(AtomicBool::new(false));
+        let sink = ScriptedSink::with({
+            let panics = Arc::clone(&panics);
+            move |call| {
+                panics.store(call.index == 0, Ordering::SeqCst);
+                Reply::delivered()
+            }
+        });
+        let dispatcher = queue::dispatcher(&sink, 1, &panics);
+        for message in messages(2) {
+            let _ = dispatcher.try_submit(message).unwrap();
+        }
+        assert_eq!(dispatcher.flush(secs(1)).await, 0);
+    });
+    for (name, value) in [
+        ("idemp_events_accepted_total sink=sink", 2),
+        ("idemp_events_delivered_total sink=sink", 1),
+        ("idemp_events_lost_total sink=sink", 1),
+        ("idemp_lane_unsettled_events sink=sink", 0),
     ] {
         assert_eq!(values.get(name), Some(&value), "{name} in {values:#?}");
     }

@@ -104,7 +104,8 @@ impl Clock for FaultyClock {
     }
 }
 
-fn dispatcher(sink: &ScriptedSink, concurrency: usize, panics: &Arc<AtomicBool>) -> Dispatcher {
+/// A dispatcher with such a clock, and one lane of so many places.
+pub(crate) fn dispatcher(sink: &ScriptedSink, concurrency: usize, panics: &Arc<AtomicBool>) -> Dispatcher {
     let mut lane = LaneConfig::new(name("sink"), Arc::new(sink.clone()), Arc::new(MemoryStore::new()));
     (lane.concurrency, lane.attempt_timeout) = (concurrency, secs(3_000));
     let clock = FaultyClock {

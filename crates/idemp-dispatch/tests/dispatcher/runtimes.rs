@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use idemp_core::{BreakerState, RetrySchedule};
 use idemp_dispatch::Handle;
 use idemp_testkit::gate::Gate;
 use idemp_testkit::sink::{Reply, ScriptedSink};
@@ -133,4 +134,31 @@ fn when_every_runtime_is_dead_all_is_lost_at_once_and_a_new_one_begins_anew() {
     }
     assert!(within(&c, rig.dispatcher.dispatch(last)).unwrap().all_delivered());
     assert_eq!(sink.calls().len(), 2);
+}
+
+#[test]
+fn a_probe_that_is_lost_with_its_runtime_leaves_its_place_to_the_next_event() {
+    let (a, b) = (runtime(), runtime());
+    let sink = ScriptedSink::in_order([Reply::status(503), Reply::hang(), Reply::delivered()]);
+    let rig = Rig::with(&sink, |lane| {
+        // The lease of a probe runs out long after the test.
+        lane.attempt_timeout = secs(3_000);
+        lane.schedule = RetrySchedule::once();
+        // Open after one event, and half-open when the next one comes.
+        (lane.breaker.exhausted_in_a_row, lane.breaker.open_for) = (1, Duration::ZERO);
+    });
+    let messages = messages(3);
+    let first = submit(&b, &rig, messages[0].clone());
+    assert!(!within(&b, first.settled()).all_delivered());
+    assert_eq!(rig.stats().breaker, BreakerState::Open);
+    let probe = submit(&a, &rig, messages[1].clone());
+    within(&a, sink.called(2));
+    assert_eq!(rig.stats().breaker, BreakerState::HalfOpen);
+    drop(a);
+    assert!(is_lost(&b, probe));
+    assert_eq!(rig.stats().breaker, BreakerState::HalfOpen);
+    let next = submit(&b, &rig, messages[2].clone());
+    assert!(within(&b, next.settled()).all_delivered());
+    assert_eq!((sink.calls().len(), rig.stats().breaker), (3, BreakerState::Closed));
+    rig.assert_at_rest();
 }
