@@ -23,6 +23,7 @@ async fn a_full_lane_makes_submit_wait_and_try_submit_return_at_once() {
 
     let error = rig.dispatcher.try_submit(messages[2].clone()).unwrap_err();
     assert_eq!(error.kind(), &SubmitErrorKind::Full(name("sink")));
+    assert_eq!(error.to_string(), "lane sink has no room for event r1:tool_end:3");
     assert_eq!(error.into_message(), messages[2], "the event comes back");
 
     let third = tokio::spawn({
@@ -83,6 +84,40 @@ async fn what_overflows_is_bounded_as_well() {
     assert!(waiting.is_err(), "it waits");
     assert_eq!(rig.stats().unsettled(), 4);
     gate.open();
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_room_among_what_overflows_becomes_a_letter_too() {
+    let (gate, sink) = held();
+    let letters = FailingStore::new(0);
+    let rig = Rig::with(&sink, |lane| {
+        lane.max_events = 1;
+        lane.on_full = OnFull::DeadLetter;
+        // Each letter is held up by the first store for a while.
+        lane.dead_letters = Some(Arc::new(HangingStore));
+        lane.fallback = Some(Arc::clone(&letters) as Arc<dyn DeadLetterStore>);
+        lane.attempt_timeout = secs(3_000);
+    });
+    let messages = messages(3);
+    for message in &messages[..2] {
+        let _ = rig.dispatcher.try_submit(message.clone()).unwrap();
+    }
+    let report = rig.dispatcher.dispatch(messages[2].clone()).await.unwrap();
+    assert!(matches!(
+        report.settlements()[0].1,
+        Settlement::DeadLettered {
+            reason: Reason::LaneFull,
+            attempts: 0
+        }
+    ));
+    assert_eq!((sink.calls().len(), sink.in_flight()), (1, 1));
+    let letters = all_letters(&letters.inner).await.into_iter();
+    assert_eq!(
+        Vec::from_iter(letters.map(|letter| (letter.message, letter.reason))),
+        [1, 2].map(|index| (messages[index].clone(), Reason::LaneFull))
+    );
+    gate.open();
+    assert_eq!(rig.dispatcher.flush(secs(1)).await, 0);
 }
 
 #[tokio::test(start_paused = true)]

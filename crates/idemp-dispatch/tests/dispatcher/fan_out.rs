@@ -113,6 +113,37 @@ async fn an_event_that_is_on_its_way_is_joined() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_event_is_joined_where_it_is_on_its_way_and_sent_anew_where_it_is_settled() {
+    let names = ["one", "two", "three"];
+    for quick in 0..3 {
+        let gate = Gate::shut();
+        let sinks = [0, 1, 2].map(|lane| {
+            ScriptedSink::always(match lane == quick {
+                true => Reply::delivered(),
+                false => Reply::delivered().behind(&gate),
+            })
+        });
+        let rig = Rig::lanes([0, 1, 2].map(|lane| (names[lane], sinks[lane].clone())), |lanes| {
+            for lane in lanes {
+                lane.attempt_timeout = secs(3_000);
+            }
+        });
+        let first = rig.dispatcher.try_submit(message()).unwrap();
+        gate.arrived(2).await;
+        while rig.dispatcher.stats().lanes[quick].delivered == 0 {
+            tokio::task::yield_now().await;
+        }
+        let second = rig.dispatcher.try_submit(message()).unwrap();
+        gate.open();
+        assert!(first.settled().await.all_delivered() && second.settled().await.all_delivered());
+        let mut calls = [1, 1, 1];
+        calls[quick] = 2;
+        assert_eq!(sinks.map(|sink| sink.calls().len()), calls, "quick is lane {quick}");
+        rig.assert_at_rest();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn other_bytes_under_a_key_that_is_on_its_way_are_a_conflict() {
     let gate = Gate::shut();
     let sink = ScriptedSink::always(Reply::delivered().behind(&gate));
@@ -121,6 +152,7 @@ async fn other_bytes_under_a_key_that_is_on_its_way_are_a_conflict() {
     let other = Message::new(message().key().clone(), &"other").unwrap();
     let error = rig.dispatcher.submit(other.clone()).await.unwrap_err();
     assert_eq!(error.kind(), &SubmitErrorKind::Conflict);
+    assert_eq!(error.to_string(), "another event is on its way under key r1:tool_end:1");
     assert_eq!(error.into_message(), other);
     gate.open();
     first.settled().await;

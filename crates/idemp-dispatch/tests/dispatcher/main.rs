@@ -208,6 +208,8 @@ macro_rules! put_only {
     };
 }
 
+pub(crate) use put_only;
+
 put_only!(FailingStore, |self, letter| {
     if self.puts.fetch_add(1, Ordering::SeqCst) < self.failures {
         return Err(StoreError::new(StoreErrorKind::Unavailable, "the test says so"));

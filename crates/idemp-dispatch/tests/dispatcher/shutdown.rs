@@ -81,6 +81,31 @@ async fn nothing_is_accepted_any_more_and_who_waits_for_room_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn it_is_for_good_whatever_becomes_of_the_letters() {
+    let sink = ScriptedSink::always(Reply::status(503));
+    let rig = Rig::with(&sink, |lane| lane.dead_letters = Some(FailingStore::new(usize::MAX)));
+    let handle = rig.dispatcher.submit(message()).await.unwrap();
+    sink.called(1).await;
+    let stats = rig.dispatcher.shutdown(secs(5)).await;
+    assert_eq!((stats.lanes[0].unsaved, stats.lanes[0].unsettled()), (1, 0));
+    match &handle.settled().await.settlements()[0].1 {
+        Settlement::Unsaved { letter, .. } => assert_eq!(letter.reason, Reason::Shutdown),
+        other => panic!("{other:?}"),
+    }
+    for again in [false, true] {
+        if again {
+            rig.dispatcher.accept_again();
+        }
+        let error = rig.dispatcher.try_submit(message()).unwrap_err();
+        assert_eq!(error.kind(), &SubmitErrorKind::Closed);
+        assert_eq!(
+            error.to_string(),
+            "event r1:tool_end:1 is not accepted: the dispatcher is shut down"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_second_shutdown_waits_for_the_same_end() {
     let sink = ScriptedSink::always(Reply::delivered().delayed(secs(2)));
     let rig = Rig::new(&sink);
