@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::task::unconstrained;
 use tokio::time::error::Elapsed;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::Instrument;
 
 use crate::event::{Event, HandlerError};
@@ -108,7 +108,8 @@ impl Shared {
     /// Stays with a handler that takes its time, to its end or to its cap, and keeps its lease.
     async fn attend(&self, event: &Event, claimed_at: Instant, started: Instant, handling: &mut Handling) -> Ended {
         // A handler that never lets others run must not keep the timers from being looked at.
-        let mut cap = pin!(unconstrained(sleep_until(started + self.config.handler_cap)));
+        let left = self.config.handler_cap.saturating_sub(started.elapsed());
+        let mut cap = pin!(unconstrained(sleep(left)));
         let mut lease = pin!(unconstrained(self.keep_lease(event, claimed_at)));
         poll_fn(|cx| {
             if let Poll::Ready(ended) = poll_guarded(handling, cx) {

@@ -9,7 +9,7 @@ use redis::aio::ConnectionLike;
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::cluster_async::ClusterConnection;
 use redis::{Cmd, ConnectionAddr, ConnectionInfo, RedisError, TlsCertificates, Value};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::classify;
 use super::config::RedisStreamsConfig;
@@ -90,9 +90,9 @@ impl Link {
                 return Err(failure.clone());
             }
         }
-        let until = Instant::now() + self.connect_timeout;
-        let failure = match timeout_at(until.min(deadline), self.client.connect()).await {
-            Ok(Ok(connection)) => {
+        let connecting = timeout(self.connect_timeout, self.client.connect());
+        let failure = match timeout_at(deadline, connecting).await {
+            Ok(Ok(Ok(connection))) => {
                 let line = Arc::new(Line {
                     connection,
                     silent: AtomicU32::new(0),
@@ -100,8 +100,8 @@ impl Link {
                 self.state().line = Some(Arc::clone(&line));
                 return Ok(line);
             }
-            Ok(Err(failure)) => failure,
-            Err(_) => classify::not_sent("no connection within connect_timeout"),
+            Ok(Ok(Err(failure))) => failure,
+            Ok(Err(_)) | Err(_) => classify::not_sent("no connection within connect_timeout"),
         };
         // A try that its own attempt cut short says nothing to the others.
         if Instant::now() < deadline {

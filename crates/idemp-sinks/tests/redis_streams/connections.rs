@@ -116,6 +116,17 @@ async fn a_link_that_is_dead_before_it_stands_delivers_nothing() {
 }
 
 #[tokio::test]
+async fn the_time_to_connect_may_be_as_long_as_the_attempt() {
+    let server = Server::start(&[Reply::Id]).await;
+    let sink = RedisStreamsSink::new(RedisStreamsConfig {
+        connect_timeout: Duration::MAX,
+        ..RedisStreamsConfig::new(format!("redis://{}", server.address()), "s", Secret::new("s").unwrap())
+    })
+    .unwrap();
+    assert_eq!(deliver(&sink, AMPLE).await, DELIVERED);
+}
+
+#[tokio::test]
 async fn nobody_listens() {
     let free = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()

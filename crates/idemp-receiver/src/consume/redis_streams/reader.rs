@@ -33,7 +33,16 @@ pub(super) struct Reader {
 /// How far a look for entries of dead consumers has come.
 struct Reclaim {
     cursor: String,
-    due: Instant,
+    /// When the last look came to its end.
+    ended: Option<Instant>,
+}
+
+impl Reclaim {
+    /// How long the next look has to wait, if one comes this often.
+    fn due_in(&self, every: Duration) -> Duration {
+        self.ended
+            .map_or(Duration::ZERO, |ended| every.saturating_sub(ended.elapsed()))
+    }
 }
 
 impl Reader {
@@ -48,7 +57,7 @@ impl Reader {
             own: None,
             reclaim: Reclaim {
                 cursor: ENDS.to_owned(),
-                due: Instant::now(),
+                ended: None,
             },
             shared,
         }
@@ -118,7 +127,7 @@ impl Reader {
             return Ok(());
         }
         let is_looking = self.reclaim.cursor != ENDS;
-        if is_looking || Instant::now() >= self.reclaim.due {
+        if is_looking || self.reclaim.due_in(self.shared.config.reclaim_every).is_zero() {
             return self.reclaim(free).await;
         }
         let entries = self.read(">", free.num_permits(), true).await?;
@@ -133,7 +142,7 @@ impl Reader {
         read.arg("COUNT").arg(count);
         if blocks {
             // Not 0, which would be for ever.
-            let until_reclaim = self.reclaim.due.saturating_duration_since(Instant::now());
+            let until_reclaim = self.reclaim.due_in(config.reclaim_every);
             read.arg("BLOCK").arg(millis(config.block.min(until_reclaim)).max(1));
         }
         read.arg("STREAMS").arg(&config.stream).arg(after);
@@ -150,7 +159,7 @@ impl Reader {
         claim.arg("COUNT").arg(free.num_permits());
         let claimed = entry::claimed(self.link.ask(&claim).await?)?;
         if claimed.cursor == ENDS {
-            self.reclaim.due = Instant::now() + config.reclaim_every;
+            self.reclaim.ended = Some(Instant::now());
         }
         self.reclaim.cursor = claimed.cursor;
         if claimed.trimmed > 0 {

@@ -96,6 +96,18 @@ async fn a_handler_over_its_cap_is_cut_and_releases_the_claim() {
     assert_eq!(runs.count(), 2);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_cap_may_be_for_ever() {
+    let config = ReceiverConfig {
+        attempt_timeout: Duration::MAX,
+        handler_cap: Duration::MAX - Duration::from_secs(1),
+        ..ReceiverConfig::default()
+    };
+    let handler = async |_: Event| tokio::time::sleep(Duration::from_secs(60)).await;
+    let app = behind(receiver(MemoryStore::new(), config), handler);
+    send(&app, request(KEY, BODY)).await.is(200, r#"{"status":"ok"}"#);
+}
+
 /// It never waits for anything, and only lets others run when tokio makes it.
 #[tokio::test]
 async fn a_busy_handler_is_cut_too() {
