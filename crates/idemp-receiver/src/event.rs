@@ -134,6 +134,9 @@ impl fmt::Debug for Event {
 }
 
 /// How a handler did not take an event.
+///
+/// What went wrong within the handler may quote the payload, so it does not come along: a handler logs it where it
+/// arises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandlerError {
@@ -141,22 +144,31 @@ pub enum HandlerError {
     Failed,
     /// This event can never work: the claim is released and the sender does not try again (422).
     Rejected,
+    /// The same, because its data has another shape than the handler asked for. The place is logged.
+    Data(DataError),
 }
 
 impl fmt::Display for HandlerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Failed => "the handler failed",
-            Self::Rejected => "the handler rejected the event",
+            Self::Rejected | Self::Data(_) => "the handler rejected the event",
         })
     }
 }
 
-impl Error for HandlerError {}
+impl Error for HandlerError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Data(error) => Some(error),
+            Self::Failed | Self::Rejected => None,
+        }
+    }
+}
 
 impl From<DataError> for HandlerError {
-    fn from(_: DataError) -> Self {
-        Self::Rejected
+    fn from(error: DataError) -> Self {
+        Self::Data(error)
     }
 }
 

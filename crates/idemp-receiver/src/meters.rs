@@ -1,6 +1,7 @@
 //! What is counted (docs/metrics.md, "Receiver"). The handles are made once, so that counting costs no look-up.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use idemp_core::{Secrets, SignatureError, StandardError};
 use metrics::{
@@ -23,6 +24,8 @@ const HANDLER_SECONDS: &str = "idemp_receiver_handler_duration_seconds";
 pub(crate) struct Meters {
     replies: [Counter; Reply::CODES.len()],
     bad_signatures: [Counter; BadSignature::ALL.len()],
+    /// For which reasons it was told already.
+    told: [AtomicBool; BadSignature::ALL.len()],
     secrets: Vec<(Arc<str>, Counter)>,
     marks: [Counter; 4],
     pub(crate) lost_leases: Counter,
@@ -123,6 +126,7 @@ impl Meters {
             replies: Reply::CODES.map(|code| counter!(REPLIES, "scope" => scope(), "reply" => code)),
             bad_signatures: BadSignature::ALL
                 .map(|(_, reason)| counter!(BAD_SIGNATURES, "scope" => scope(), "reason" => reason)),
+            told: Default::default(),
             secrets: secrets
                 .iter()
                 .map(|secret| {
@@ -146,7 +150,15 @@ impl Meters {
     }
 
     pub(crate) fn bad_signature(&self, reason: BadSignature) {
-        self.bad_signatures[reason as usize].increment(1);
+        let at = reason as usize;
+        self.bad_signatures[at].increment(1);
+        // Anybody can send such requests: the first is news, and they all must not fill the log.
+        let reason = BadSignature::ALL[at].1;
+        if self.told[at].swap(true, Relaxed) {
+            tracing::debug!(reason, "refused a signature");
+        } else {
+            tracing::warn!(reason, "refused a signature; more of this kind are told at level debug");
+        }
     }
 
     /// Counts a match and gives the label as a shared text.

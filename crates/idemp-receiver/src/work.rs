@@ -210,7 +210,11 @@ pub(crate) fn reply_to(event: &Event, ended: Ended) -> Reply {
             tracing::warn!(key, "the handler rejected the event");
             Reply::Rejected
         }
-        Ended::Not(_) => {
+        Ended::Not(HandlerError::Data(error)) => {
+            tracing::warn!(key, %error, "the handler rejected the event");
+            Reply::Rejected
+        }
+        Ended::Not(HandlerError::Failed) => {
             tracing::warn!(key, "the handler failed");
             Reply::Failed
         }

@@ -37,20 +37,23 @@ impl IntoResponse for NoReceiver {
     }
 }
 
-/// 500, or 422 for [`HandlerError::Rejected`].
+/// 500, or 422 if the event can never work.
 impl IntoResponse for HandlerError {
     fn into_response(self) -> Response {
         let status = match self {
-            Self::Rejected => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::Rejected | Self::Data(_) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Failed => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        (status, self.to_string()).into_response()
+        let mut response = (status, self.to_string()).into_response();
+        // For the receiver's layer, which tells the place.
+        response.extensions_mut().insert(self);
+        response
     }
 }
 
 /// 422: the event can never work.
 impl IntoResponse for DataError {
     fn into_response(self) -> Response {
-        (StatusCode::UNPROCESSABLE_ENTITY, self.to_string()).into_response()
+        HandlerError::from(self).into_response()
     }
 }

@@ -13,7 +13,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::exchange::{read, response};
-use crate::event::HandlerError;
+use crate::event::{Event, HandlerError};
 use crate::receiver::Receiver;
 
 /// Puts a [`Receiver`] before a service, which becomes its handler.
@@ -21,7 +21,7 @@ use crate::receiver::Receiver;
 /// For handlers that need the request itself, axum's extractors among them. [`Receiver::service`] is simpler for a
 /// handler that needs the event only, and quicker.
 ///
-/// The service gets the request with the same body, and an [`Event`](crate::Event) in its extensions. Its response
+/// The service gets the request with the same body, and an [`Event`] in its extensions. Its response
 /// decides: any 2xx means that the effect is taken, 422 that the event can never work, everything else, and an error,
 /// that it failed. The sender gets the receiver's own reply (docs/receiver.md has the table), never the service's.
 ///
@@ -82,7 +82,8 @@ where
                 Ok((place, event)) => {
                     parts.extensions.insert(event.clone());
                     let request = Request::from_parts(parts, B::from(event.body().clone()));
-                    receiver.run(place, event, handle(inner, request)).await
+                    let handling = handle(inner, request, event.clone());
+                    receiver.run(place, event, handling).await
                 }
                 Err(reply) => reply,
             };
@@ -91,16 +92,23 @@ where
     }
 }
 
-async fn handle<S, B, R>(mut inner: S, request: Request<B>) -> Result<(), HandlerError>
+async fn handle<S, B, R>(mut inner: S, request: Request<B>, event: Event) -> Result<(), HandlerError>
 where
     S: Service<Request<B>, Response = Response<R>>,
 {
     let ready = poll_fn(|cx| inner.poll_ready(cx)).await;
     ready.map_err(|_| HandlerError::Failed)?;
-    let response = inner.call(request).await;
-    match response.map_err(|_| HandlerError::Failed)?.status() {
+    let response = inner.call(request).await.map_err(|_| HandlerError::Failed)?;
+    match response.status() {
         status if status.is_success() => Ok(()),
-        StatusCode::UNPROCESSABLE_ENTITY => Err(HandlerError::Rejected),
-        _ => Err(HandlerError::Failed),
+        StatusCode::UNPROCESSABLE_ENTITY => {
+            let error = response.extensions().get().copied();
+            Err(error.unwrap_or(HandlerError::Rejected))
+        }
+        status => {
+            // Often not the handler's own: 404 of an inner router, 415 of an extractor.
+            tracing::warn!(key = event.key(), status = status.as_u16(), "the handler's response");
+            Err(HandlerError::Failed)
+        }
     }
 }

@@ -9,6 +9,7 @@
 
 mod http;
 mod inbox;
+mod logs;
 mod metrics;
 mod model;
 mod races;
