@@ -256,6 +256,12 @@ mod tests {
             ..ReceiverConfig::default()
         };
         assert!(edge.check().is_ok());
+        let other_edge = ReceiverConfig {
+            lease: Duration::from_millis(100),
+            store_timeout: Duration::from_secs(5),
+            ..ReceiverConfig::default()
+        };
+        assert!(other_edge.check().is_ok());
     }
 
     #[test]
