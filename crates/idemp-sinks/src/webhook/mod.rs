@@ -261,3 +261,7 @@ impl From<reqwest::header::InvalidHeaderValue> for Unfit {
         Self("the key fits no header")
     }
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../../docs/sinks/webhook.md")]
+struct Guide;
