@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use idemp_core::{EventType, Reason, RunId, SinkName};
+use idemp_core::{EventType, IdempotencyKey, Reason, RunId, SinkName};
 use idemp_dlq::Filter;
 
 use crate::exit::Failure;
@@ -26,6 +26,11 @@ pub(crate) struct FilterArgs {
     /// Of this run
     #[arg(long, value_name = "ID", value_parser = RunId::parse)]
     run: Option<RunId>,
+
+    /// With this key
+    // `show` has an argument called key.
+    #[arg(id = "filter_key", long = "key", value_name = "KEY", value_parser = IdempotencyKey::parse)]
+    key: Option<IdempotencyKey>,
 
     /// Given up at this time or later: RFC 3339, or so long ago as 2h
     #[arg(long, value_name = "T", value_parser = Moment::parse)]
@@ -60,6 +65,7 @@ impl FilterArgs {
             event_type: self.event.clone(),
             reason: self.reason,
             run_id: self.run.clone(),
+            key: self.key.clone(),
             since,
             until,
             ..Filter::default()

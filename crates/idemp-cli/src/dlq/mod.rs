@@ -64,9 +64,11 @@ struct ListArgs {
 }
 
 #[derive(Debug, clap::Args)]
+// The key that is shown is the one to go by.
+#[command(mut_arg("filter_key", |key| key.hide(true)))]
 struct ShowArgs {
     /// The event's key
-    #[arg(value_parser = IdempotencyKey::parse)]
+    #[arg(value_parser = IdempotencyKey::parse, conflicts_with = "filter_key")]
     key: IdempotencyKey,
 
     /// Show the exact body as well; it is the event's payload

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::replay::{letter, put};
-use crate::support::{Place, answering, line};
+use crate::support::{Place, answering, keys, line};
 
 /// Two letters of run a, one of them of another event type, and one of run b, rejected in another way.
 async fn filled() -> Place {
@@ -42,6 +42,9 @@ async fn list_goes_by_filters() {
         ("--run a", vec![a1, a2]),
         ("--event tool_end", vec![a1, b1]),
         ("--reason configuration_rejected", vec![b1]),
+        ("--key a:llm_end:2", vec![a2]),
+        ("--key a:llm_end:2 --run b", vec![]),
+        ("--key a:tool_end:9", vec![]),
         ("--reason event_rejected --event llm_end", vec![a2]),
         ("--sink webhook", vec![a1, a2, b1]),
         ("--sink other", vec![]),
@@ -251,4 +254,48 @@ async fn a_store_that_cannot_be_opened_is_named_once_with_one_cause() {
         let refused = place.run(&words).await.exits(2);
         assert!(refused.stderr.contains(expected), "{refused:?}");
     }
+}
+
+#[tokio::test]
+async fn one_key_is_counted_deleted_and_replayed() {
+    let place = filled().await;
+    let stats = "dlq stats --dlq sqlite:d.db --json";
+    let one = place.run(&format!("{stats} --key a:llm_end:2")).await.exits(0).json();
+    assert_eq!(one["depth"], 1);
+
+    let well = answering(200).await;
+    let to = format!("--dlq sqlite:d.db --to {} --secret-env SECRET", well.url("/hook"));
+    place.run(&format!("replay {to} --key a:llm_end:2")).await.exits(0);
+    assert_eq!(keys(&well), ["a:llm_end:2"]);
+
+    // It is a filter, as good as any other.
+    let purge = "dlq purge --dlq sqlite:d.db --key b:tool_end:1";
+    let both = place.run(&format!("{purge} --all --yes")).await.exits(2);
+    assert_eq!(
+        both.complaint(),
+        "idemp: error: purge takes a filter or --all, not both"
+    );
+    let done = place.run(&format!("{purge} --yes")).await.exits(0);
+    assert_eq!(done.stdout, "1 dead letters deleted\n");
+    assert_eq!(listed(&place, "").await, ["a:tool_end:1"]);
+}
+
+#[tokio::test]
+async fn a_key_that_is_none_is_wrong_usage() {
+    let place = filled().await;
+    for command in ["dlq list", "dlq stats", "dlq purge --yes", "replay --dry-run"] {
+        let words = format!("{command} --dlq sqlite:d.db --key a:tool_end:07");
+        let refused = place.run(&words).await.exits(2);
+        assert_eq!(
+            refused.complaint(),
+            "idemp: error: invalid value 'a:tool_end:07' for '--key <KEY>': step index has leading zeros"
+        );
+    }
+    // What is shown has its key already.
+    let two = place
+        .run("dlq show a:tool_end:1 --dlq sqlite:d.db --key b:tool_end:1")
+        .await
+        .exits(2);
+    assert!(two.complaint().contains("cannot be used with"), "{two:?}");
+    assert_eq!(listed(&place, "").await.len(), 3);
 }
