@@ -36,3 +36,7 @@ pub use replay::{
 pub use sqlite::SqliteStore;
 pub use store::{Claim, DeadLetterStore, EntryId, LeaseToken, Listed, Loaded, Put, Selection, Settled, Stats};
 pub use wire::RecordError;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/dlq.md")]
+struct Guide;
