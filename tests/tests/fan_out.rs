@@ -147,7 +147,12 @@ async fn one_sink_held_back_and_one_dead_touch_no_other() {
     for (sink, settlement) in report.settlements() {
         match (sink.as_str(), settlement) {
             ("webhook" | "kafka" | "redis-streams", Settlement::Delivered { attempts: 1 }) => {}
-            ("sns", Settlement::DeadLettered { reason, attempts: 4 }) => assert_eq!(*reason, Reason::RetriesExhausted),
+            (
+                "sns",
+                Settlement::DeadLettered {
+                    reason, attempts: 4, ..
+                },
+            ) => assert_eq!(*reason, Reason::RetriesExhausted),
             other => panic!("{other:?}"),
         }
     }

@@ -69,7 +69,8 @@ async fn an_event_that_always_fails_makes_four_requests_each_signed_and_no_more(
             report.settlements()[0].1,
             Settlement::DeadLettered {
                 reason: Reason::RetriesExhausted,
-                attempts: 4
+                attempts: 4,
+                ..
             }
         ));
         let requests = peer.requests();
@@ -202,7 +203,8 @@ async fn a_refused_connection_is_tried_again_and_surely_not_delivered() {
         report.settlements()[0].1,
         Settlement::DeadLettered {
             reason: Reason::RetriesExhausted,
-            attempts: 4
+            attempts: 4,
+            ..
         }
     ));
     let mut selection = store.select(&Filter::default()).await.unwrap();

@@ -55,6 +55,16 @@ impl Address {
         format!("{}://{place}", self.scheme)
     }
 
+    /// Whether nothing in it can be a login or a token: no user, and no option that says more than where something is
+    /// or what names it. The query of a webhook may be anything.
+    pub(crate) fn is_for_every_eye(&self) -> bool {
+        let is_plain = |(name, value): (&String, &String)| {
+            let names_something = name.ends_with("_env") || name.ends_with("_file");
+            (names_something || PLAIN_OPTIONS.contains(&name.as_str())) && !value.contains('@')
+        };
+        !self.place.contains(['@', '?', '#']) && self.options.0.iter().all(is_plain)
+    }
+
     /// Takes the user before the host, and the option `password`.
     ///
     /// # Errors
@@ -115,6 +125,18 @@ impl Login {
         url
     }
 }
+
+/// Options that say where something is, or how much of it.
+const PLAIN_OPTIONS: [&str; 8] = [
+    "stream",
+    "maxlen",
+    "cluster",
+    "ca",
+    "endpoint",
+    "region",
+    "max_message_bytes",
+    "policy_violation",
+];
 
 /// Appends text percent-encoded but for the unreserved characters (RFC 3986, section 2.3).
 #[cfg(feature = "postgres")]

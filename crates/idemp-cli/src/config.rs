@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::address::{Address, is_webhook};
 use crate::exit::Failure;
+use crate::shell::Line;
 use crate::times;
 
 /// The configuration file of a command.
@@ -31,6 +32,13 @@ impl ConfigArg {
             Failure::usage(format_args!("--config: cannot read {}", path.display())).because(&error)
         })?;
         Config::parse(&text, path).map(Some)
+    }
+
+    /// Adds it to a command that comes next.
+    pub(crate) fn say_again(&self, line: &mut Line) {
+        if let Some(path) = &self.config {
+            line.option("--config", &path.to_string_lossy());
+        }
     }
 }
 

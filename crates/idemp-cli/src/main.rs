@@ -39,6 +39,7 @@ mod redis_address;
 mod replay;
 mod secret;
 mod send;
+mod shell;
 mod sign;
 mod signals;
 mod store;

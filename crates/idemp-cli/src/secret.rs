@@ -10,6 +10,7 @@ use idemp_core::{Secret, Secrets};
 use zeroize::Zeroizing;
 
 use crate::exit::Failure;
+use crate::shell::Line;
 
 /// The one secret that signs.
 #[derive(Clone, Debug, clap::Args)]
@@ -48,6 +49,16 @@ pub(crate) struct SinkSecret {
 }
 
 impl SinkSecret {
+    /// Adds where the secret is to a command that comes next. It was read from there, so what stands there is a name.
+    pub(crate) fn say_again(&self, line: &mut Line) {
+        if let Some(name) = &self.secret_env {
+            line.option("--secret-env", &name.to_string_lossy());
+        }
+        if let Some(path) = &self.secret_file {
+            line.option("--secret-file", &path.to_string_lossy());
+        }
+    }
+
     /// Reads the secret.
     ///
     /// # Errors

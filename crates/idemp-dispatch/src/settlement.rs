@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use idemp_core::{IdempotencyKey, Reason, SinkName};
+use idemp_core::{Cause, IdempotencyKey, Reason, SinkName};
 use idemp_dlq::{DeadLetter, StoreError};
 
 use crate::slot::Settled;
@@ -23,11 +23,16 @@ pub enum Settlement {
         reason: Reason,
         /// How many attempts were made.
         attempts: u32,
+        /// Why the last of them failed: a status or a code, never the peer's text, which the letter alone has. `None`
+        /// if there was no attempt, or the last one was broken off.
+        cause: Option<Cause>,
     },
     /// An at-most-once sink lost it, and counted that.
     Dropped {
         /// Why.
         reason: Reason,
+        /// Why the last attempt failed, as in [`DeadLettered`](Self::DeadLettered). Nothing else keeps it.
+        cause: Option<Cause>,
     },
     /// No store took it: here it is. The dispatcher takes no new work.
     Unsaved {

@@ -71,6 +71,7 @@ mod tests {
     fn dropped() -> Settlement {
         Settlement::Dropped {
             reason: Reason::Shutdown,
+            cause: None,
         }
     }
 

@@ -71,7 +71,8 @@ fn a_key_that_is_no_stream_rejects_the_configuration() {
                 settlement,
                 Settlement::DeadLettered {
                     reason: Reason::ConfigurationRejected,
-                    attempts: 1
+                    attempts: 1,
+                    ..
                 }
             ),
             "{settlement:?}"

@@ -44,7 +44,8 @@ pub(crate) fn assert_ran_out(settlement: &Settlement) {
             settlement,
             Settlement::DeadLettered {
                 reason: Reason::RetriesExhausted,
-                attempts: 4
+                attempts: 4,
+                ..
             }
         ),
         "{settlement:?}"

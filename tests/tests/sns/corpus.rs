@@ -31,7 +31,7 @@ async fn the_whole_corpus_arrives_but_for_what_is_too_long() {
         let report = handle.settled().await;
         match &report.settlements()[0].1 {
             Settlement::Delivered { attempts: 1 } => assert!(!is_too_long),
-            Settlement::Dropped { reason } => assert!(is_too_long && *reason == Reason::EventRejected, "{reason}"),
+            Settlement::Dropped { reason, .. } => assert!(is_too_long && *reason == Reason::EventRejected, "{reason}"),
             other => panic!("{other:?}"),
         }
     }

@@ -78,10 +78,10 @@ async fn each_request_at_a_faulty_proxy_is_an_attempt_in_our_record() {
             (Fault::Throttle | Fault::ErrorAfter | Fault::Cut, Settlement::Delivered { attempts }) => {
                 assert_eq!((attempts, at_proxy), (2, 2), "{fault:?}");
             }
-            (Fault::AlwaysError, Settlement::DeadLettered { reason, attempts }) => {
+            (Fault::AlwaysError, Settlement::DeadLettered { reason, attempts, .. }) => {
                 assert_eq!((reason, attempts, at_proxy), (Reason::RetriesExhausted, 4, 4));
             }
-            (Fault::AlwaysRefuse, Settlement::DeadLettered { reason, attempts }) => {
+            (Fault::AlwaysRefuse, Settlement::DeadLettered { reason, attempts, .. }) => {
                 assert_eq!((reason, attempts, at_proxy), (Reason::EventRejected, 1, 1));
             }
             (fault, settlement) => panic!("{fault:?}: {settlement:?}"),
@@ -137,7 +137,8 @@ async fn at_most_once_makes_one_request_and_counts_what_is_lost() {
                 settlement,
                 Settlement::Delivered { attempts: 1 }
                     | Settlement::Dropped {
-                        reason: Reason::RetriesExhausted
+                        reason: Reason::RetriesExhausted,
+                        ..
                     }
             ),
             "{settlement:?}"

@@ -1,5 +1,7 @@
 //! `idemp send`: JSON Lines in, events out.
 
+mod again;
+mod causes;
 mod reader;
 mod seen;
 mod tally;
@@ -117,13 +119,16 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
                 config.path.display()
             ));
         }
-        for line in tally.next_steps() {
+        for line in tally.next_steps(&again::replay(args, config.as_ref())) {
             complain(line);
         }
         if args.json {
             print_json(&tally)?;
         } else {
             print_line(tally.human())?;
+        }
+        if let Some(line) = tally.where_to_look(&again::list(args, config.as_ref())) {
+            complain(line);
         }
         Ok(tally.exit())
     })
@@ -316,8 +321,8 @@ impl Sender {
         for (sink, settlement) in report.settlements() {
             match settlement {
                 Settlement::Delivered { .. } => self.tally.delivered(sink),
-                Settlement::DeadLettered { reason, .. } => self.tally.dead_lettered(sink, *reason),
-                Settlement::Dropped { reason } => self.tally.dropped(sink, *reason),
+                Settlement::DeadLettered { reason, cause, .. } => self.tally.dead_lettered(sink, *reason, *cause),
+                Settlement::Dropped { reason, cause } => self.tally.dropped(sink, *reason, *cause),
                 // What is left is what no store took.
                 other => {
                     self.tally.unsaved(sink, line);

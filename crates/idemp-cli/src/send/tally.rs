@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
 
-use idemp_core::{Reason, SinkName};
+use idemp_core::{Cause, Reason, SinkName};
 use serde::Serialize;
 
+use super::causes::{self, ByReason, by_reason};
 use crate::exit::Exit;
 use crate::store::MEMORY;
 
@@ -20,9 +21,12 @@ pub(super) struct Settled {
     pub(super) delivered: u64,
     pub(super) dead_lettered: u64,
     pub(super) dead_lettered_by_reason: BTreeMap<&'static str, u64>,
+    /// Why their last attempts failed.
+    pub(super) dead_lettered_causes: ByReason,
     /// Lost at a sink that delivers at most once.
     pub(super) dropped: u64,
     pub(super) dropped_by_reason: BTreeMap<&'static str, u64>,
+    pub(super) dropped_causes: ByReason,
     /// Events that no store took.
     pub(super) unsaved: u64,
 }
@@ -81,17 +85,19 @@ impl Tally {
         self.count(sink, |settled| settled.delivered += 1);
     }
 
-    pub(super) fn dead_lettered(&mut self, sink: &SinkName, reason: Reason) {
+    pub(super) fn dead_lettered(&mut self, sink: &SinkName, reason: Reason, cause: Option<Cause>) {
         self.count(sink, |settled| {
             settled.dead_lettered += 1;
             *settled.dead_lettered_by_reason.entry(reason.code()).or_default() += 1;
+            causes::add(&mut settled.dead_lettered_causes, reason, cause);
         });
     }
 
-    pub(super) fn dropped(&mut self, sink: &SinkName, reason: Reason) {
+    pub(super) fn dropped(&mut self, sink: &SinkName, reason: Reason, cause: Option<Cause>) {
         self.count(sink, |settled| {
             settled.dropped += 1;
             *settled.dropped_by_reason.entry(reason.code()).or_default() += 1;
+            causes::add(&mut settled.dropped_causes, reason, cause);
         });
     }
 
@@ -108,8 +114,16 @@ impl Tally {
         self.unwanted > 0 && self.unwanted + self.duplicates + self.invalid == self.read
     }
 
-    /// What is to be done after an interruption: two things, of which neither does for the other.
-    pub(super) fn next_steps(&self) -> Vec<String> {
+    /// How to look at what was given up, if anything lies where one can look. `list` is the command that lists it.
+    pub(super) fn where_to_look(&self, list: &str) -> Option<String> {
+        let letters = self.all.dead_lettered;
+        let is_kept = letters > 0 && self.dlq != MEMORY;
+        is_kept.then(|| format!("{letters} dead letters lie in {}: `{list}` lists them", self.dlq))
+    }
+
+    /// What is to be done after an interruption: two things, of which neither does for the other. `replay` is the
+    /// command that sends what became a dead letter.
+    pub(super) fn next_steps(&self, replay: &str) -> Vec<String> {
         let mut steps = Vec::new();
         if !self.interrupted {
             return steps;
@@ -119,10 +133,7 @@ impl Tally {
             let what = if self.dlq == MEMORY {
                 "they were dead letters in memory, and are lost".to_owned()
             } else {
-                format!(
-                    "they are dead letters in {}, and `idemp replay --reason {shutdown}` sends them",
-                    self.dlq
-                )
+                format!("they are dead letters in {}, and `{replay}` sends them", self.dlq)
             };
             steps.push(format!("{letters} events were accepted and not delivered yet: {what}"));
         }
@@ -174,11 +185,12 @@ impl Tally {
             (
                 "dead-lettered",
                 all.dead_lettered,
-                by_reason(&all.dead_lettered_by_reason),
+                by_reason(&all.dead_lettered_by_reason, &all.dead_lettered_causes),
             ),
         ];
         if all.dropped > 0 {
-            rows.push(("dropped", all.dropped, by_reason(&all.dropped_by_reason)));
+            let reasons = by_reason(&all.dropped_by_reason, &all.dropped_causes);
+            rows.push(("dropped", all.dropped, reasons));
         }
         if self.unwanted > 0 {
             rows.push(("unwanted", self.unwanted, String::new()));
@@ -227,14 +239,6 @@ impl fmt::Display for Settled {
     }
 }
 
-fn by_reason(reasons: &BTreeMap<&'static str, u64>) -> String {
-    let reasons: Vec<_> = reasons
-        .iter()
-        .map(|(reason, count)| format!("{reason} {count}"))
-        .collect();
-    reasons.join(", ")
-}
-
 /// The first of so many lines.
 fn shown<'l>(lines: impl IntoIterator<Item = &'l u64>, count: u64) -> String {
     let shown: Vec<_> = lines.into_iter().take(SHOWN).map(u64::to_string).collect();
@@ -267,13 +271,13 @@ mod tests {
         tally.delivered(&sink("kafka"));
         tally.delivered(&sink("kafka"));
         tally.delivered(&sink("sns"));
-        tally.dropped(&sink("sns"), Reason::EventRejected);
+        tally.dropped(&sink("sns"), Reason::EventRejected, Some(Cause::Status(413)));
         assert_eq!(
             tally.human(),
             "read                   2\n\
              delivered              3\n\
              dead-lettered          0\n\
-             dropped                1  event_rejected 1\n\
+             dropped                1  event_rejected 1 (status 413)\n\
              duplicates             0\n\
              invalid                0\n\
              unsaved                0\n  \
@@ -325,7 +329,8 @@ mod tests {
         };
         tally.all.delivered = 70;
         for reason in [Reason::Shutdown, Reason::EventRejected, Reason::Shutdown] {
-            tally.dead_lettered(&sink("webhook"), reason);
+            let cause = (reason == Reason::EventRejected).then_some(Cause::Status(422));
+            tally.dead_lettered(&sink("webhook"), reason, cause);
         }
         (1..=22).for_each(|line| tally.invalid(line));
         tally.unsaved(&sink("webhook"), 99);
@@ -334,7 +339,7 @@ mod tests {
             tally.human(),
             "read                 122\n\
              delivered             70\n\
-             dead-lettered          3  event_rejected 1, shutdown 2\n\
+             dead-lettered          3  event_rejected 1 (status 422), shutdown 2\n\
              duplicates             2\n\
              invalid               22  lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20 and 2 more\n\
              unsaved                1  lines 99\n\
@@ -351,7 +356,7 @@ mod tests {
                 ..Tally::default()
             };
             set(&mut tally);
-            tally.next_steps()
+            tally.next_steps("idemp replay --reason shutdown")
         };
         assert_eq!(steps(|_| ()), [""; 0]);
         assert_eq!(
@@ -365,11 +370,11 @@ mod tests {
             }),
             ["line 5 is saved nowhere: `--from-line 5` sends it, and what follows once more"]
         );
-        let in_a_file = steps(|tally| tally.dead_lettered(&sink("webhook"), Reason::Shutdown));
+        let in_a_file = steps(|tally| tally.dead_lettered(&sink("webhook"), Reason::Shutdown, None));
         assert!(in_a_file[0].ends_with("in sqlite:d.db, and `idemp replay --reason shutdown` sends them"));
         let in_memory = steps(|tally| {
             tally.dlq = "memory:".to_owned();
-            tally.dead_lettered(&sink("webhook"), Reason::Shutdown);
+            tally.dead_lettered(&sink("webhook"), Reason::Shutdown, None);
         });
         assert!(in_memory[0].ends_with("they were dead letters in memory, and are lost"));
     }

@@ -13,6 +13,7 @@ use idemp_dlq::{DeadLetterStore, MemoryStore, StoreError};
 use crate::address::Address;
 use crate::config::Config;
 use crate::exit::{Failure, chain, complain};
+use crate::shell::Line;
 use lazy::LazyStore;
 
 const DEFAULT: &str = "sqlite:idemp-dlq.db";
@@ -119,6 +120,25 @@ impl Fallback {
 }
 
 impl DlqArg {
+    /// Whether `--config` names the store, and nothing else does.
+    pub(crate) fn is_of(&self, config: Option<&Config>) -> bool {
+        self.store.is_none() && config.is_some_and(|config| config.dlq.is_some())
+    }
+
+    /// Adds a store that `--config` does not name to a command that comes next.
+    pub(crate) fn say_again(&self, line: &mut Line) {
+        let Some(store) = &self.store else {
+            return line.option("--dlq", DEFAULT);
+        };
+        let name = store.to_string();
+        // A login is not shown, and without it the name does not lead there.
+        if StoreArg::parse(&name).as_ref() == Ok(store) {
+            line.option("--dlq", &name);
+        } else {
+            line.option_to_fill_in("--dlq", "STORE");
+        }
+    }
+
     /// The store, and whether somebody has named it.
     fn store(&self, config: Option<&Config>) -> Result<(StoreArg, bool), Failure> {
         if let Some(store) = &self.store {

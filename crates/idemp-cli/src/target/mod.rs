@@ -14,6 +14,7 @@ use crate::address::{Address, is_webhook};
 use crate::config::{Config, ModeName, OnFullName, SinkTable};
 use crate::exit::Failure;
 use crate::secret::{self, SinkSecret};
+use crate::shell::Line;
 use crate::times;
 use webhook::{Webhook, WebhookArgs};
 
@@ -71,6 +72,21 @@ impl TargetArgs {
     /// Whether `--to` is there.
     pub(crate) const fn is_given(&self) -> bool {
         self.to.is_some()
+    }
+
+    /// Adds it to a command that comes next. What may let somebody in, or be meant for few eyes, is left to fill in.
+    pub(crate) fn say_again(&self, line: &mut Line) {
+        let Some(to) = &self.to else { return };
+        if Address::parse(to).is_ok_and(|address| address.is_for_every_eye()) {
+            line.option("--to", to);
+        } else {
+            line.option_to_fill_in("--to", "URL");
+        }
+        self.secret.say_again(line);
+        self.webhook.say_again(line);
+        if let Some(timeout) = self.timeout {
+            line.option("--timeout", &format!("{}ms", timeout.as_millis()));
+        }
     }
 
     /// Sets up the sinks: that of `--to`, or those of the configuration. Nothing is sent yet.

@@ -9,6 +9,7 @@ use super::Spec;
 use crate::config::SinkTable;
 use crate::exit::Failure;
 use crate::secret::text_from_env;
+use crate::shell::Line;
 
 /// What only a webhook has.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -29,6 +30,25 @@ pub(super) struct WebhookArgs {
     /// NO_PROXY decide)
     #[arg(long, value_name = "URL|none", conflicts_with = "config")]
     proxy: Option<String>,
+}
+
+impl WebhookArgs {
+    /// Adds it to a command that comes next, without the values of headers.
+    pub(super) fn say_again(&self, line: &mut Line) {
+        if self.standard_webhooks {
+            line.flag("--standard-webhooks");
+        }
+        for text in &self.headers {
+            let name = text.split(':').next().unwrap_or_default().trim();
+            line.option("--header", &format!("{name}: VALUE"));
+        }
+        if let Some(path) = &self.ca {
+            line.option("--ca", &path.to_string_lossy());
+        }
+        if let Some(proxy) = &self.proxy {
+            line.option("--proxy", proxy);
+        }
+    }
 }
 
 /// The same from the command line or from `idemp.toml`.

@@ -1,5 +1,6 @@
 //! What `send` does with bad input, and what it refuses at the start.
 
+use idemp_testkit::peer::{Answer, Peer};
 use serde_json::json;
 
 use crate::support::{Place, answering, keys, keys_of, line, lines};
@@ -215,8 +216,21 @@ async fn dead_letters_are_told_by_reason_and_with_exit_code_3() {
     place.write("in.jsonl", lines(2));
     let peer = answering(400).await;
     let sent = place.send(&peer, "in.jsonl --json").await.exits(3);
-    assert_eq!(sent.stderr, "idemp: dead letters go to sqlite:idemp-dlq.db\n");
-    assert_eq!(sent.json()["dead_lettered_by_reason"], json!({"event_rejected": 2}));
+    let list = "dlq list --dlq sqlite:idemp-dlq.db";
+    assert_eq!(
+        sent.stderr,
+        format!(
+            "idemp: dead letters go to sqlite:idemp-dlq.db\n\
+             idemp: 2 dead letters lie in sqlite:idemp-dlq.db: `idemp {list}` lists them\n"
+        )
+    );
+    let summary = sent.json();
+    assert_eq!(summary["dead_lettered_by_reason"], json!({"event_rejected": 2}));
+    assert_eq!(
+        summary["dead_lettered_causes"],
+        json!({"event_rejected": ["status 400"]})
+    );
+    assert_eq!(place.run(list).await.exits(0).stdout.lines().count(), 3);
     assert!(place.path("idemp-dlq.db").exists());
     assert!(
         !place.path("idemp-dlq.db.fallback").exists(),
@@ -229,9 +243,52 @@ async fn dead_letters_are_told_by_reason_and_with_exit_code_3() {
         "{told:?}"
     );
     assert!(
-        told.stdout.contains("dead-lettered          2  event_rejected 2\n"),
+        told.stdout
+            .contains("dead-lettered          2  event_rejected 2 (status 400)\n"),
         "{told:?}"
     );
+    assert!(
+        !told.stderr.contains("dlq list"),
+        "there is nothing to look at: {told:?}"
+    );
+}
+
+#[tokio::test]
+async fn why_events_were_given_up_is_told_in_codes_and_not_in_the_words_of_the_peer() {
+    let place = Place::new();
+    place.write("in.jsonl", lines(1));
+    let peer = Peer::always(Answer::status(404).body("hunter2 is no hook")).await;
+    for (mode, row, field) in [
+        ("at-least-once", "dead-lettered", "dead_lettered_causes"),
+        ("at-most-once", "dropped      ", "dropped_causes"),
+    ] {
+        let words = format!("in.jsonl --mode {mode} --dlq sqlite:{mode}.db");
+        let told = place.send(&peer, &words).await.exits(3);
+        let expected = format!("{row}          1  configuration_rejected 1 (status 404)\n");
+        assert!(told.stdout.contains(&expected), "{told:?}");
+        assert_eq!(
+            told.stderr
+                .contains(&format!("`idemp dlq list --dlq sqlite:{mode}.db`")),
+            mode == "at-least-once",
+            "{told:?}"
+        );
+        let json = place.send(&peer, &format!("{words} --json")).await.exits(3);
+        let causes = json!({"configuration_rejected": ["status 404"]});
+        assert_eq!(json.json()[field], causes);
+        assert_eq!(json.json()["sinks"]["webhook"][field], causes);
+        for text in [told.stdout, told.stderr, json.stdout, json.stderr] {
+            assert!(!text.contains("hunter2"), "{text}");
+        }
+    }
+
+    // Nobody listens there: the listener is gone with its port.
+    let gone = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let to = format!("send in.jsonl --to http://{gone}/ --secret-env SECRET --schedule-scale 0.001");
+    let told = place.run(&to).await.exits(3);
+    assert!(told.stdout.contains("  retries_exhausted 1 (connect)\n"), "{told:?}");
 }
 
 #[tokio::test]

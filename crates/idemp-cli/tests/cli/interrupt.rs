@@ -1,5 +1,7 @@
 //! Signals: nothing that was accepted is lost, and the line to resume from is exact.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use idemp_testkit::gate::Gate;
@@ -96,20 +98,20 @@ async fn what_was_taken_and_what_was_not_are_each_named_with_the_way_to_send_the
     let sent = send.wait().await.exits(130);
     let summary = sent.json();
     assert_eq!(summary["dead_lettered_by_reason"], json!({"shutdown": 4}));
+    let replay = format!("replay --reason shutdown --dlq sqlite:idemp-dlq.db --to {to} --secret-env SECRET");
     for expected in [
-        "idemp: 4 events were accepted and not delivered yet: they are dead letters in sqlite:idemp-dlq.db, \
-         and `idemp replay --reason shutdown` sends them\n",
+        &format!(
+            "idemp: 4 events were accepted and not delivered yet: they are dead letters in sqlite:idemp-dlq.db, \
+             and `idemp {replay} --timeout 60000ms` sends them\n",
+        ),
         "idemp: from line 7 on nothing was taken yet: `--from-line 7` sends that\n",
     ] {
         assert!(sent.stderr.contains(expected), "{sent:?}");
     }
 
     let well = answering(200).await;
-    let words = format!(
-        "replay --reason shutdown --to {} --secret-env SECRET --rate 1000",
-        well.url("/hook")
-    );
-    place.run(&words).await.exits(0);
+    let words = replay.replace(&to, &well.url("/hook"));
+    place.run(&format!("{words} --rate 1000")).await.exits(0);
     // Which of them was tried first is not settled.
     let mut all = [keys(&peer), keys(&well)].concat();
     all.sort();
@@ -143,4 +145,54 @@ async fn a_second_signal_ends_at_once() {
     let ended = send.finish().await.exits(1);
     assert!(ended.stderr.contains("interrupted again"), "{ended:?}");
     assert_eq!(ended.stdout, "");
+}
+
+/// The command that an interrupted `send` with these words names, without `idemp`.
+async fn named_after(place: &Place, sick: &Peer, words: &str) -> String {
+    let before = sick.requests().len();
+    let send = Running::start(place.idemp(&format!("send in.jsonl {words}")));
+    // All three wait for their next attempt, or for what comes of this one.
+    sick.received(before + 3).await;
+    send.interrupt();
+    let sent = send.wait().await.exits(130);
+    assert!(!sent.stderr.contains("hunter2"), "{sent:?}");
+    let (_, after) = sent.stderr.split_once("and `idemp ").unwrap();
+    after.split_once("` sends them").unwrap().0.to_owned()
+}
+
+#[tokio::test]
+async fn the_command_to_go_on_with_is_whole_and_shows_nothing_secret() {
+    let place = Place::new();
+    let is_well = Arc::new(AtomicBool::new(false));
+    let answers = Arc::clone(&is_well);
+    let peer = Peer::start(move |_| Answer::status(if answers.load(Ordering::SeqCst) { 200 } else { 503 })).await;
+    place.write("in.jsonl", lines(3));
+    let url = peer.url("/hook");
+    for (words, expected) in [
+        (
+            format!("--to {url} --secret-env SECRET --dlq sqlite:a.db --header X-Token:hunter2 --standard-webhooks"),
+            format!("--dlq sqlite:a.db --to {url} --secret-env SECRET --standard-webhooks --header 'X-Token: VALUE'"),
+        ),
+        // A token may stand in the query.
+        (
+            format!("--to {url}?token=hunter2 --secret-env SECRET --dlq sqlite:b.db"),
+            "--dlq sqlite:b.db --to URL --secret-env SECRET".to_owned(),
+        ),
+    ] {
+        assert_eq!(
+            named_after(&place, &peer, &words).await,
+            format!("replay --reason shutdown {expected}")
+        );
+    }
+
+    let toml = format!("dlq = \"sqlite:c.db\"\n[sinks.a]\nto = \"{url}?token=hunter2\"\nsecret_env = \"SECRET\"\n");
+    place.write("idemp.toml", toml);
+    let named = named_after(&place, &peer, "--config idemp.toml").await;
+    assert_eq!(named, "replay --reason shutdown --config idemp.toml");
+    is_well.store(true, Ordering::SeqCst);
+    place.run(&named).await.exits(0);
+    assert_eq!(
+        place.run("dlq stats --dlq sqlite:c.db --json").await.exits(0).json()["depth"],
+        0
+    );
 }

@@ -292,10 +292,11 @@ impl Lane {
     }
 
     async fn dead_letter(&self, job: &Job, reason: Reason) -> Settlement {
-        let Some(letters) = self.letters.as_ref().filter(|_| self.config.mode == Mode::AtLeastOnce) else {
-            return Settlement::Dropped { reason };
-        };
         let delivery = &job.delivery;
+        let cause = delivery.attempts().last().and_then(|attempt| attempt.cause);
+        let Some(letters) = self.letters.as_ref().filter(|_| self.config.mode == Mode::AtLeastOnce) else {
+            return Settlement::Dropped { reason, cause };
+        };
         let letter = DeadLetter {
             sink: self.config.name.clone(),
             message: job.event.message().clone(),
@@ -312,6 +313,7 @@ impl Lane {
             Ok(_) => Settlement::DeadLettered {
                 reason,
                 attempts: made(delivery),
+                cause,
             },
             Err(error) => Settlement::Unsaved {
                 letter: Arc::new(letter),
@@ -340,7 +342,7 @@ impl Lane {
                 counts.dead_lettered.add_one();
                 meters.dead_lettered(*reason);
             }
-            Settlement::Dropped { reason } => {
+            Settlement::Dropped { reason, .. } => {
                 counts.dropped.add_one();
                 meters.dropped(*reason);
             }

@@ -39,6 +39,7 @@ fn assert_withheld(settlement: &Settlement, made: u32) {
         Settlement::DeadLettered {
             reason: Reason::CircuitOpen,
             attempts,
+            ..
         } => assert_eq!(*attempts, made),
         other => panic!("{other:?}"),
     }
@@ -136,7 +137,8 @@ async fn a_probe_that_gets_400_frees_its_place_and_401_opens_again() {
         settlement,
         Settlement::DeadLettered {
             reason: Reason::EventRejected,
-            attempts: 1
+            attempts: 1,
+            ..
         }
     ));
     assert_eq!(rig.stats().breaker, BreakerState::HalfOpen);
@@ -145,7 +147,8 @@ async fn a_probe_that_gets_400_frees_its_place_and_401_opens_again() {
         settlement,
         Settlement::DeadLettered {
             reason: Reason::ConfigurationRejected,
-            attempts: 1
+            attempts: 1,
+            ..
         }
     ));
     assert_eq!((sink.calls().len(), rig.stats().breaker), (42, BreakerState::Open));
@@ -243,7 +246,8 @@ async fn a_probe_that_is_cancelled_by_a_shutdown_frees_its_place() {
         report.settlements()[0].1,
         Settlement::DeadLettered {
             reason: Reason::Shutdown,
-            attempts: 1
+            attempts: 1,
+            ..
         }
     ));
     assert_eq!(stats.lanes[0].attempts, 41);

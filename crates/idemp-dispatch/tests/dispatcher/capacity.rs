@@ -54,7 +54,8 @@ async fn a_full_lane_may_dead_letter_instead() {
         report.settlements()[0].1,
         Settlement::DeadLettered {
             reason: Reason::LaneFull,
-            attempts: 0
+            attempts: 0,
+            cause: None
         }
     ));
     let letter = rig.letter().await;
@@ -107,7 +108,8 @@ async fn who_waits_for_room_among_what_overflows_becomes_a_letter_too() {
         report.settlements()[0].1,
         Settlement::DeadLettered {
             reason: Reason::LaneFull,
-            attempts: 0
+            attempts: 0,
+            cause: None
         }
     ));
     assert_eq!((sink.calls().len(), sink.in_flight()), (1, 1));

@@ -254,7 +254,8 @@ async fn a_sink_that_is_busy_beyond_its_deadline_is_cut_too() {
         report.settlements()[0].1,
         Settlement::DeadLettered {
             reason: Reason::RetriesExhausted,
-            attempts: 1
+            attempts: 1,
+            ..
         }
     ));
 }

@@ -139,7 +139,8 @@ async fn what_stands_in_line_is_dead_lettered_at_once_while_an_attempt_may_end()
             report.settlements()[0].1,
             Settlement::DeadLettered {
                 reason: Reason::Shutdown,
-                attempts: 0
+                attempts: 0,
+                ..
             }
         ));
     }

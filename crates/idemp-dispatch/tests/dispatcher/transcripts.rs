@@ -194,3 +194,35 @@ async fn at_most_once_means_one_attempt_no_letter_and_a_count() {
         );
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_settlement_tells_why_the_last_attempt_failed() {
+    let full = Failure::code(ErrorClass::Transient, "OOM");
+    let oom = full.cause;
+    for (replies, wanted) in [
+        (vec![Reply::status(404)], Some(Cause::Status(404))),
+        // The last one, not the first.
+        (vec![Reply::status(503), Reply::status(422)], Some(Cause::Status(422))),
+        (vec![Reply::timeout()], Some(Cause::Transport(Transport::Timeout))),
+        (vec![Reply::outcome(full)], Some(oom)),
+    ] {
+        let (_, settlement, rig) = run(ScriptedSink::by_attempt(replies.clone())).await;
+        match settlement {
+            Settlement::DeadLettered { cause, .. } => assert_eq!(cause, wanted),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(rig.letter().await.attempts.last().unwrap().cause, wanted);
+    }
+
+    // Nothing else tells it of an event that is lost.
+    let sink = ScriptedSink::always(Reply::status(401));
+    let lane = LaneConfig::at_most_once(name("sns"), Arc::new(sink.clone()));
+    let report = Dispatcher::new(vec![lane]).unwrap().dispatch(message()).await.unwrap();
+    match &report.settlements()[0].1 {
+        Settlement::Dropped { reason, cause } => assert_eq!(
+            (*reason, *cause),
+            (Reason::ConfigurationRejected, Some(Cause::Status(401)))
+        ),
+        other => panic!("{other:?}"),
+    }
+}
