@@ -7,6 +7,7 @@
     reason = "a test fails loudly"
 )]
 
+mod events;
 mod http;
 mod inbox;
 mod logs;
