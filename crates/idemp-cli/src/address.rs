@@ -26,9 +26,19 @@ impl Address {
     /// # Errors
     /// If it has no scheme, or its options are not of the form `NAME=VALUE`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let (scheme, rest) = text.split_once(':').ok_or("no scheme, such as https:// or kafka://")?;
+        let (scheme, rest) = text
+            .split_once(':')
+            .filter(|(scheme, rest)| !is_host_and_port(scheme, rest))
+            .ok_or("has no scheme such as http://")?;
         let scheme = scheme.to_ascii_lowercase();
-        let rest = rest.strip_prefix("//").unwrap_or(rest);
+        let rest = match rest.strip_prefix("//") {
+            Some(rest) if is_webhook(&scheme) && rest.starts_with('/') => return Err("has no host".to_owned()),
+            Some(rest) => rest,
+            None if is_webhook(&scheme) || rest.starts_with('/') => {
+                return Err(format!("{scheme}: is followed by //"));
+            }
+            None => rest,
+        };
         let (place, query) = match rest.split_once('?') {
             // The query of a webhook is the receiver's.
             Some((place, query)) if !is_webhook(&scheme) => (place, query),
@@ -151,6 +161,13 @@ fn encode(text: &str, out: &mut String) {
             }
         }
     }
+}
+
+/// Whether this is `HOST:PORT` and more, where a scheme was forgotten.
+fn is_host_and_port(before: &str, after: &str) -> bool {
+    let port = after.split(['/', '?', '#', ',']).next().unwrap_or_default();
+    let is_port = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    is_port || !before.starts_with(|first: char| first.is_ascii_alphabetic()) || before.contains(['.', '/', '@', '['])
 }
 
 pub(crate) fn is_webhook(scheme: &str) -> bool {
@@ -313,6 +330,36 @@ mod tests {
             "kafka://b/t?x=%ff",
         ] {
             assert!(Address::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_address_without_scheme_or_slashes_is_told_so() {
+        for text in [
+            "127.0.0.1:18090/webhooks",
+            "localhost:8080",
+            "localhost:8080/x",
+            "example.com:x",
+            "[::1]:80",
+            "me@h:1",
+            "h",
+            "/a:b",
+            ":80",
+            "://h",
+        ] {
+            assert_eq!(
+                Address::parse(text).unwrap_err(),
+                "has no scheme such as http://",
+                "{text}"
+            );
+        }
+        for (text, expected) in [
+            ("https:/host", "https: is followed by //"),
+            ("HTTP:host/a", "http: is followed by //"),
+            ("kafka:/b/t", "kafka: is followed by //"),
+            ("http:///a", "has no host"),
+        ] {
+            assert_eq!(Address::parse(text).unwrap_err(), expected, "{text}");
         }
     }
 

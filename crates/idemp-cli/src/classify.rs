@@ -15,7 +15,7 @@ use crate::times::{Moment, rfc3339};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The HTTP status, 100 to 999
-    #[arg(value_parser = clap::value_parser!(u16).range(100..=999))]
+    #[arg(value_parser = status)]
     status: u16,
 
     /// The value of the Retry-After header that came with it
@@ -45,6 +45,11 @@ struct Classified {
     reason: Option<&'static str>,
     class: Option<&'static str>,
     not_before: Option<String>,
+}
+
+fn status(text: &str) -> Result<u16, &'static str> {
+    let number = text.parse().ok().filter(|number| (100..=999).contains(number));
+    number.ok_or("not a status from 100 to 999")
 }
 
 pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {

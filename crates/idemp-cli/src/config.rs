@@ -1,11 +1,13 @@
 //! `idemp.toml`: where events and dead letters go (docs/cli.md).
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use idemp_core::{EventType, Mode, SinkName, StatusPolicy, Verdict};
 use idemp_dispatch::OnFull;
+use serde::de::Visitor;
 use serde::{Deserialize, Deserializer};
 
 use crate::address::{Address, is_webhook};
@@ -215,8 +217,22 @@ impl From<VerdictName> for Verdict {
 }
 
 fn optional_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    times::duration(&text).map(Some).map_err(serde::de::Error::custom)
+    deserializer.deserialize_str(DurationText).map(Some)
+}
+
+/// Reads a duration, and says of what is none how one is written.
+struct DurationText;
+
+impl Visitor<'_> for DurationText {
+    type Value = Duration;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number with a unit, such as \"5s\"")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Duration, E> {
+        times::duration(text).map_err(E::custom)
+    }
 }
 
 impl Config {
@@ -304,7 +320,16 @@ mod tests {
             ),
             ("[sinks.a]\nsecret_env = \"S\"\n", 1, "missing field `to`"),
             ("[sinks.\"a b\"]\nto = \"x\"\n", 1, ""),
-            ("[sinks.a]\nto = \"x\"\ntimeout = \"hunter2\"\n", 3, ""),
+            (
+                "[sinks.a]\nto = \"x\"\ntimeout = \"hunter2\"\n",
+                3,
+                "not a whole number with a unit",
+            ),
+            (
+                "[sinks.a]\nto = \"x\"\ntimeout = 5\n",
+                3,
+                "integer `5`, expected a number with a unit, such as \\\"5s\\\"",
+            ),
             ("[sinks.a]\nto = \"x\"\nmode = \"exactly-once\"\n", 3, "at-least-once"),
             ("[sinks.a\n", 1, ""),
             (

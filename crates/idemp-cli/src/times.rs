@@ -1,4 +1,4 @@
-//! Durations such as `5s` and moments such as `2h` (ago) or RFC 3339.
+//! Durations such as `5s`, moments such as `2h` (ago) or RFC 3339, and how many times.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -22,6 +22,14 @@ pub(crate) fn duration(text: &str) -> Result<Duration, TimeError> {
         .checked_mul(milliseconds)
         .map(Duration::from_millis)
         .ok_or(TimeError::Duration)
+}
+
+/// Reads a whole number that is not 0.
+pub(crate) fn at_least_one<N: std::str::FromStr + PartialOrd + From<u8>>(text: &str) -> Result<N, &'static str> {
+    match text.parse() {
+        Ok(number) if number >= N::from(1) => Ok(number),
+        _ => Err("not a whole number from 1"),
+    }
 }
 
 /// A moment: a time of day, or so long before now.

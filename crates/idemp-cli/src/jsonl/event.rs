@@ -56,7 +56,7 @@ fn envelope(line: &[u8]) -> Result<[Range<usize>; 4], LineError> {
     }
     let mut whole = [const { 0..0 }; 4];
     for ((place, name), value) in whole.iter_mut().zip(NAMES).zip(found) {
-        *place = value.ok_or_else(|| LineError(format!("no {name}")))?;
+        *place = value.ok_or_else(|| LineError::of(format_args!("no {name}")))?;
     }
     Ok(whole)
 }
@@ -77,33 +77,47 @@ fn string<'l>(line: &'l [u8], what: &str, value: Range<usize>) -> Result<Cow<'l,
 
 /// Why a line is no event. It holds nothing of the line's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LineError(String);
+pub(crate) struct LineError {
+    text: String,
+    is_no_object: bool,
+}
 
 impl LineError {
     /// A line that was not read because of its length.
     pub(crate) fn too_long() -> Self {
-        Self(format!("longer than {} MiB", MAX_LINE >> 20))
+        Self::of(format_args!("longer than {} MiB", MAX_LINE >> 20))
     }
 
     /// A line that is good by itself, but not after those before it.
     pub(crate) fn of(what: impl fmt::Display) -> Self {
-        Self(what.to_string())
+        Self {
+            text: what.to_string(),
+            is_no_object: false,
+        }
+    }
+
+    /// Whether the line is no JSON object, as a line of CSV or the first one of a JSON array is not.
+    pub(crate) const fn is_no_object(&self) -> bool {
+        self.is_no_object
     }
 
     fn at(what: impl fmt::Display, line: &[u8], at: usize) -> Self {
         let column = 1 + String::from_utf8_lossy(&line[..at]).chars().count();
-        Self(format!("{what} at column {column}"))
+        Self::of(format_args!("{what} at column {column}"))
     }
 
     fn broken(broken: Broken, line: &[u8]) -> Self {
-        Self::at(broken.what, line, broken.at)
+        Self {
+            is_no_object: true,
+            ..Self::at(broken.what, line, broken.at)
+        }
     }
 
     /// The place in the data becomes the place in the line.
     fn in_data(error: &CanonicalError, line: &[u8], start: usize) -> Self {
         let text = error.to_string();
         let Some(position) = error.position() else {
-            return Self(text);
+            return Self::of(text);
         };
         let what = text.strip_suffix(&format!(" at {position}")).unwrap_or(&text);
         Self::at(format_args!("data: {what}"), line, start + position.offset)
@@ -112,7 +126,7 @@ impl LineError {
 
 impl fmt::Display for LineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
@@ -120,7 +134,7 @@ impl std::error::Error for LineError {}
 
 impl From<KeyError> for LineError {
     fn from(error: KeyError) -> Self {
-        Self(error.to_string())
+        Self::of(error)
     }
 }
 

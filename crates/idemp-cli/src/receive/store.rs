@@ -8,6 +8,8 @@ use idemp_receiver::{ClaimStore, MemoryStore};
 
 use crate::address::Address;
 use crate::exit::Failure;
+#[cfg(feature = "sqlite")]
+use crate::exit::chain;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StoreArg {
@@ -38,7 +40,8 @@ impl StoreArg {
     pub(super) async fn open(&self) -> Result<Arc<dyn ClaimStore>, Failure> {
         let opened = match self {
             Self::Memory => return Ok(Arc::new(MemoryStore::new())),
-            Self::Sqlite(path) => sqlite(path),
+            // The error names the path.
+            Self::Sqlite(path) => return sqlite(path),
             Self::Remote(address) if address.scheme == "postgres" => postgres(address.clone()).await,
             Self::Remote(address) => redis(address.clone()).await,
         };
@@ -59,7 +62,14 @@ impl fmt::Display for StoreArg {
 
 #[cfg(feature = "sqlite")]
 fn sqlite(path: &std::path::Path) -> Result<Arc<dyn ClaimStore>, Failure> {
-    let store = idemp_receiver::SqliteStore::open(path).map_err(|error| Failure::usage("claims").because(&error))?;
+    use std::error::Error;
+
+    let opened = idemp_receiver::SqliteStore::open(path);
+    // What is behind it says more than that the store is not available.
+    let store = opened.map_err(|error| {
+        let why = error.source().map_or_else(|| error.to_string(), chain);
+        Failure::usage(format_args!("cannot open sqlite:{why}"))
+    })?;
     Ok(Arc::new(store))
 }
 

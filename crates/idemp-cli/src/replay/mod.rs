@@ -48,7 +48,7 @@ pub(crate) struct Args {
     rate: f64,
 
     /// Send so many entries at most; what is refused or held by another replay does not count
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = times::at_least_one::<u64>)]
     limit: Option<u64>,
 
     /// How long the receiver remembers a key: what may have been delivered longer ago is refused

@@ -22,9 +22,11 @@ use tokio_util::sync::CancellationToken;
 use crate::config::ConfigArg;
 use crate::exit::{Exit, Failure, chain, complain};
 use crate::io::{Input, print_json, print_line};
+use crate::jsonl::LineError;
 use crate::progress::Progress;
 use crate::store::{DlqArg, Letters};
 use crate::target::{Target, TargetArgs};
+use crate::times::at_least_one;
 use crate::{runtime, signals};
 use reader::{Batch, Item, What};
 use tally::{Settled, Tally};
@@ -47,7 +49,7 @@ pub(crate) struct Args {
     dlq: DlqArg,
 
     /// Attempts in flight at each sink at most
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_one::<usize>)]
     concurrency: usize,
 
     /// Begin with this line, as an interrupted run has told
@@ -132,13 +134,6 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
         }
         Ok(tally.exit())
     })
-}
-
-fn at_least_one(text: &str) -> Result<usize, &'static str> {
-    match text.parse() {
-        Ok(number) if number > 0 => Ok(number),
-        _ => Err("not a whole number from 1"),
-    }
 }
 
 fn dispatcher(
@@ -247,8 +242,10 @@ impl Sender {
 
     /// A run that begins after the end has nothing to send, which may be a wrong number or a wrong file.
     fn ended_after(&self, lines: u64) {
-        if lines < self.next_line && self.tally.read == 0 && self.next_line > 1 {
-            let (input, line) = (&self.input, self.next_line);
+        let (input, line) = (&self.input, self.next_line);
+        if self.tally.read == 0 && line == 1 {
+            self.progress.say(format_args!("idemp: no events in {input}"));
+        } else if lines < line && self.tally.read == 0 {
             self.progress.say(format_args!(
                 "idemp: warning: {input} has {lines} lines: there is nothing from line {line} on"
             ));
@@ -295,8 +292,13 @@ impl Sender {
         Ok(())
     }
 
-    fn invalid(&mut self, line: u64, error: &dyn std::error::Error) {
-        self.progress.say(format_args!("{}:{line}: {error}", self.input));
+    fn invalid(&mut self, line: u64, error: &(dyn std::error::Error + 'static)) {
+        // What begins so is most likely no JSON Lines at all.
+        let hint = match error.downcast_ref::<LineError>() {
+            Some(error) if self.tally.read == 0 && error.is_no_object() => ": send expects one JSON object per line",
+            _ => "",
+        };
+        self.progress.say(format_args!("{}:{line}: {error}{hint}", self.input));
         self.tally.invalid(line);
     }
 

@@ -51,9 +51,10 @@ impl StoreArg {
             Some(("memory", "")) => Ok(Self::Memory),
             Some(("sqlite", path)) if !path.is_empty() => Ok(Self::Sqlite(path.into())),
             Some(("s3" | "redis" | "rediss", _)) => Address::parse(text).map(Self::Remote),
-            _ => {
-                Err("neither sqlite:PATH, s3://BUCKET/PREFIX, redis://HOST:PORT/DB?stream=NAME nor memory:".to_owned())
-            }
+            _ => Err(
+                "neither sqlite:PATH, s3://BUCKET/PREFIX nor redis://HOST:PORT/DB?stream=NAME; send also takes memory:"
+                    .to_owned(),
+            ),
         }
     }
 }
@@ -159,16 +160,8 @@ impl DlqArg {
     /// If it cannot be opened.
     pub(crate) async fn open_to_send(&self, config: Option<&Config>, may_be: bool) -> Result<Letters, Failure> {
         let (store, _) = self.store(config)?;
-        if may_be {
-            complain(format_args!("dead letters go to {store}"));
-        }
         let (primary, fallback): (Arc<dyn DeadLetterStore>, _) = match &store {
-            StoreArg::Memory => {
-                if may_be {
-                    complain("warning: dead letters in memory are lost when this command ends");
-                }
-                (Arc::new(MemoryStore::new()), None)
-            }
+            StoreArg::Memory => (Arc::new(MemoryStore::new()), None),
             StoreArg::Sqlite(path) => (
                 open_at_start(path, Missing::Make)?,
                 Some(Fallback::made_when_needed(fallback_path(path))),
@@ -178,6 +171,12 @@ impl DlqArg {
                 (open_remote(address, Missing::Make).await?, fallback)
             }
         };
+        if may_be {
+            complain(format_args!("dead letters go to {store}"));
+        }
+        if may_be && store == StoreArg::Memory {
+            complain("warning: dead letters in memory are lost when this command ends");
+        }
         Ok(Letters {
             name: store.to_string(),
             primary,

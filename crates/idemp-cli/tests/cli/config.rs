@@ -247,7 +247,7 @@ async fn a_wrong_configuration_is_refused_at_the_start() {
         ),
         (
             "[sinks.a]\nto = \"h\"\nsecret_env = \"SECRET\"\n",
-            "sink a: to: no scheme",
+            "sink a: to: has no scheme such as http://",
         ),
         ("dlq = \"memory:\"\n", "idemp.toml: no sink"),
         (

@@ -242,6 +242,11 @@ async fn a_store_that_cannot_be_opened_is_named_once_with_one_cause() {
         complaint("sqlite:nosuch.db").await,
         "idemp: error: dead-letter store nosuch.db: the dead-letter file does not exist"
     );
+    let tape = complaint("tape:0").await;
+    assert!(
+        tape.ends_with("redis://HOST:PORT/DB?stream=NAME; send also takes memory:"),
+        "{tape}"
+    );
     let text = complaint("sqlite:text.db").await;
     assert_eq!(text.matches("file is not a database").count(), 1, "{text}");
     place.write("in.jsonl", line("a", 1, "1"));

@@ -134,6 +134,14 @@ async fn what_cannot_work_is_refused_at_the_start() {
             "cannot send to --to",
         ),
         (
+            "in.jsonl --to 127.0.0.1:18090/webhooks --secret-env SECRET".to_owned(),
+            "--to: has no scheme such as http://",
+        ),
+        (
+            "in.jsonl --to https:/h --secret-env SECRET".to_owned(),
+            "--to: https: is followed by //",
+        ),
+        (
             "in.jsonl --to http://me:hunter2@h --secret-env SECRET".to_owned(),
             "cannot send to --to",
         ),
@@ -171,6 +179,10 @@ async fn what_cannot_work_is_refused_at_the_start() {
             "{words}: {refused:?}"
         );
         assert!(!refused.stderr.contains("hunter2"), "{refused:?}");
+        assert!(
+            !refused.stderr.contains("dead letters go to"),
+            "they go nowhere: {refused:?}"
+        );
         assert_eq!(refused.stdout, "");
     }
     assert_eq!(peer.requests().len(), 0);
@@ -301,4 +313,44 @@ async fn from_line_skips_what_was_sent_before() {
     assert_eq!(keys(&peer), keys_of([3, 4]));
     let summary = sent.json();
     assert_eq!((&summary["read"], &summary["duplicates"]), (&json!(3), &json!(1)));
+}
+
+#[tokio::test]
+async fn an_input_without_events_is_told_and_is_no_error() {
+    let place = Place::new();
+    let peer = answering(200).await;
+    let to = format!("send --to {} --secret-env SECRET", peer.url("/hook"));
+    for text in ["", "\n  \n"] {
+        place.write("in.jsonl", text);
+        let sent = place.run(&format!("{to} in.jsonl")).await.exits(0);
+        assert!(sent.stderr.ends_with("idemp: no events in in.jsonl\n"), "{sent:?}");
+    }
+    let sent = place.run(&to).await.exits(0);
+    assert!(sent.stderr.ends_with("idemp: no events in stdin\n"), "{sent:?}");
+    place.write("in.jsonl", lines(1));
+    let sent = place.run(&format!("{to} in.jsonl")).await.exits(0);
+    assert!(!sent.stderr.contains("no events"), "{sent:?}");
+}
+
+#[tokio::test]
+async fn what_is_no_json_lines_at_all_is_told_what_is_expected() {
+    let place = Place::new();
+    let peer = answering(200).await;
+    let hint = ": send expects one JSON object per line\n";
+    for text in [
+        "run_id,event,step_index\nr,tool_end,1\n",
+        "[\n{},\n{}\n]\n",
+        "\n{\n  \"run_id\": \"r\"\n}\n",
+    ] {
+        place.write("in.jsonl", text);
+        let sent = place.send(&peer, "in.jsonl").await.exits(1);
+        assert_eq!(sent.stderr.matches(hint).count(), 1, "{sent:?}");
+        let first = sent.stderr.lines().find(|line| line.starts_with("in.jsonl:")).unwrap();
+        assert!(first.ends_with(hint.trim_end()), "{sent:?}");
+    }
+    for text in [lines(1) + "x\n", line("r", 0, "1")] {
+        place.write("in.jsonl", text);
+        let sent = place.send(&peer, "in.jsonl").await.exits(1);
+        assert!(!sent.stderr.contains(hint), "one line is wrong, not the file: {sent:?}");
+    }
 }

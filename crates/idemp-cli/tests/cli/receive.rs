@@ -50,6 +50,10 @@ async fn it_is_healthy_and_serves_one_path() {
 async fn what_cannot_work_is_refused_before_listening() {
     let place = Place::new();
     place.write("no-folder", "");
+    place.write(
+        "text",
+        "this is a text and no database, and long enough to have a header",
+    );
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = format!("--listen {} --secret-env SECRET", taken.local_addr().unwrap());
     let free = "--listen 127.0.0.1:0 --secret-env SECRET";
@@ -65,7 +69,11 @@ async fn what_cannot_work_is_refused_before_listening() {
         (format!("{free} --out ."), "cannot write to ."),
         (
             format!("{free} --store sqlite:no-folder/claims.db"),
-            "cannot open sqlite:no-folder/claims.db",
+            "cannot open sqlite:no-folder/claims.db: the file cannot be opened: ",
+        ),
+        (
+            format!("{free} --store sqlite:text"),
+            "cannot open sqlite:text: the file is no SQLite file: ",
         ),
         (format!("{free} --ttl 10s"), "configuration"),
         (format!("{free} --lease 13s"), "configuration"),

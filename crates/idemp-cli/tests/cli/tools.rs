@@ -219,6 +219,12 @@ async fn help_is_no_error_and_wrong_words_are() {
                 "--secret-file <PATH>",
             ],
         ),
+        ("classify abc", &["'abc' for '<STATUS>': not a status from 100 to 999"]),
+        ("classify 99", &["'99' for '<STATUS>': not a status from 100 to 999"]),
+        (
+            "replay --dry-run --limit 0",
+            &["'0' for '--limit <N>': not a whole number from 1"],
+        ),
         ("classify 503 --colour", &["'--colour' found; --help"]),
         ("classify 503 --now yesterday", &["'yesterday'", "--now"]),
         ("completions cmd.exe", &["'cmd.exe'", "fish"]),

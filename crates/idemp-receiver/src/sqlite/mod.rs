@@ -2,6 +2,7 @@
 
 mod inbox;
 mod table;
+mod unopened;
 mod writer;
 
 use std::fmt;
@@ -18,6 +19,7 @@ use crate::machine::{self, Record, Write};
 use crate::store::{Claim, ClaimStore, Completed, StoreError, StoreErrorKind};
 pub use inbox::{SQLITE_MIGRATIONS, SqliteInbox};
 use table::Table;
+use unopened::Unopened;
 use writer::{Job, Question};
 
 /// Jobs that may wait for the writer. Further ones wait to be put into the queue.
@@ -44,7 +46,8 @@ impl SqliteStore {
     /// Opens the file, or creates it; its folder must be there. Blocks for as long as that takes.
     ///
     /// # Errors
-    /// If it cannot be opened or created, or holds something else than claims of this version.
+    /// If it cannot be opened or created, or holds something else than claims of this version. The error's source names
+    /// the file and says what is wrong with it.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         Self::open_with_clock(path, SystemTime::now)
     }
@@ -57,7 +60,8 @@ impl SqliteStore {
         path: impl AsRef<Path>,
         clock: impl Fn() -> SystemTime + Send + 'static,
     ) -> Result<Self, StoreError> {
-        let table = Table::open(path.as_ref())?;
+        let path = path.as_ref();
+        let table = Table::open(path)?;
         let now = move || clock().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (jobs, queue) = mpsc::channel(QUEUE);
         let (alive, writer) = watch::channel(());
@@ -68,7 +72,7 @@ impl SqliteStore {
                 let _alive = alive;
                 writer::run(table, queue, now);
             })
-            .map_err(|error| StoreError::with_source(StoreErrorKind::Unavailable, error))?;
+            .map_err(|error| Unopened::io(path, error))?;
         Ok(Self {
             jobs: RwLock::new(Some(jobs)),
             writer,

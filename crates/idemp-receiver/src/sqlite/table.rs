@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 
+use super::unopened::Unopened;
 use crate::claim::{ClaimKey, Fingerprint, Token};
 use crate::machine::{Record, State, Write};
 use crate::store::{StoreError, StoreErrorKind};
@@ -46,18 +47,18 @@ pub(super) struct Table {
 
 impl Table {
     pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
-        let unavailable = |error| StoreError::with_source(StoreErrorKind::Unavailable, error);
+        let unavailable = |error| Unopened::io(path, error);
         create(path).map_err(unavailable)?;
-        let path = located(path).map_err(unavailable)?;
+        let absolute = located(path).map_err(unavailable)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let started = Instant::now();
         loop {
-            match Connection::open_with_flags(&path, flags).and_then(set_up) {
+            match Connection::open_with_flags(&absolute, flags).and_then(set_up) {
                 Ok(Opened::Ours(connection)) => return Ok(Self { connection }),
-                Ok(Opened::Other(why)) => return Err(StoreError::with_source(StoreErrorKind::NotSetUp, why)),
+                Ok(Opened::Other(why)) => return Err(Unopened::other(path, why)),
                 // Where waiting could be a deadlock, as when the mode is switched to WAL, SQLite does not wait by itself.
                 Err(error) if is_busy(&error) && started.elapsed() < BUSY => sleep(Duration::from_millis(5)),
-                Err(error) => return Err(StoreError::with_source(kind_of(&error), error)),
+                Err(error) => return Err(Unopened::sqlite(path, error)),
             }
         }
     }

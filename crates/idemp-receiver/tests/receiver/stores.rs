@@ -263,24 +263,34 @@ fn refuses_what_is_not_its_own() {
 
     let text = folder.path().join("notes.txt");
     std::fs::write(&text, "not a database, and long enough to be looked at as one").unwrap();
-    refused(text.clone(), StoreErrorKind::NotSetUp);
+    let error = refused(text.clone(), StoreErrorKind::NotSetUp);
+    assert_eq!(
+        reason(&error),
+        format!("{}: the file is no SQLite file", text.display())
+    );
     assert!(std::fs::read_to_string(text).unwrap().starts_with("not a database"));
 
     let other = folder.path().join("other.db");
     let file = rusqlite::Connection::open(&other).unwrap();
     file.execute_batch("CREATE TABLE invoices (id INTEGER)").unwrap();
-    let error = refused(other, StoreErrorKind::NotSetUp);
+    let error = refused(other.clone(), StoreErrorKind::NotSetUp);
     assert_eq!(
         reason(&error),
-        "the file holds something else: name one for claims alone"
+        format!(
+            "{}: the file holds something else: name one for claims alone",
+            other.display()
+        )
     );
 
     let newer = folder.path().join("newer.db");
     SqliteStore::open(&newer).unwrap();
     let file = rusqlite::Connection::open(&newer).unwrap();
     file.pragma_update(None, "user_version", 2).unwrap();
-    let error = refused(newer, StoreErrorKind::NotSetUp);
-    assert_eq!(reason(&error), "the file is of a later version");
+    let error = refused(newer.clone(), StoreErrorKind::NotSetUp);
+    assert_eq!(
+        reason(&error),
+        format!("{}: the file is of a later version", newer.display())
+    );
 }
 
 fn reason(error: &StoreError) -> String {
