@@ -1,15 +1,17 @@
 //! Secrets from the environment or from files, never from the command line.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use idemp_core::{Secret, Secrets};
 use zeroize::Zeroizing;
 
-use crate::exit::Failure;
+use crate::exit::{Failure, complain};
 use crate::shell::Line;
 
 /// The one secret that signs.
@@ -118,6 +120,7 @@ impl AcceptedSecrets {
 fn from_env(name: &OsString) -> Result<Secret, Failure> {
     let name = variable_name("--secret-env", name.to_str())?;
     let value = value_of(name)?;
+    warn(&value, format_args!("variable {name}"));
     Secret::labelled(name, value).map_err(|_empty| Failure::usage(format_args!("no secret: variable {name} is empty")))
 }
 
@@ -141,6 +144,7 @@ pub(crate) fn text_from_file(path: &Path) -> Result<Zeroizing<String>, Failure> 
 }
 
 fn text(bytes: Vec<u8>, place: std::fmt::Arguments<'_>) -> Result<Zeroizing<String>, Failure> {
+    warn(&bytes, place);
     match String::from_utf8(bytes).map(Zeroizing::new) {
         Ok(text) if !text.is_empty() => Ok(text),
         Ok(_) => Err(Failure::usage(format_args!("no secret: {place} is empty"))),
@@ -176,6 +180,7 @@ fn from_file(path: &Path) -> Result<Secret, Failure> {
     let shown = path.display();
     let mut bytes = read(path)?;
     strip_line_end(&mut bytes);
+    warn(&bytes, format_args!("file {shown}"));
     // The copy is exact, so that nothing is left behind in memory that was given back.
     Secret::labelled(shown.to_string(), bytes.as_slice())
         .map_err(|_empty| Failure::usage(format_args!("no secret: file {shown} is empty")))
@@ -184,6 +189,34 @@ fn from_file(path: &Path) -> Result<Secret, Failure> {
 fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
     let cannot = |error| Failure::usage(format_args!("cannot read secret file {}", path.display())).because(&error);
     fs::read(path).map(Zeroizing::new).map_err(cannot)
+}
+
+/// Says, once for each place, that a secret has something at its ends that is hard to see and hardly ever meant.
+fn warn(secret: &[u8], place: std::fmt::Arguments<'_>) {
+    static WARNED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+    let Some(what) = unlikely_end(secret) else { return };
+    let mut warned = WARNED.lock().unwrap_or_else(PoisonError::into_inner);
+    if warned.insert(place.to_string()) {
+        complain(format_args!(
+            "warning: the secret in {place} {what}, taken as a part of it"
+        ));
+    }
+}
+
+fn unlikely_end(secret: &[u8]) -> Option<&'static str> {
+    // UTF-8, and UTF-16 of either order.
+    let marks: [&[u8]; 3] = [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"];
+    let is_blank = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_whitespace);
+    if marks.iter().any(|mark| secret.starts_with(mark)) {
+        Some("begins with a byte order mark")
+    } else if is_blank(secret.first()) {
+        Some("begins with a blank or a line end")
+    } else if is_blank(secret.last()) {
+        Some("ends with a blank or a line end")
+    } else {
+        None
+    }
 }
 
 /// Takes off one `\n` or `\r\n`.

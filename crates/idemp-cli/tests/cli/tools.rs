@@ -134,6 +134,44 @@ async fn a_secret_is_named_and_never_shown() {
         .exits(2);
 }
 
+/// They are hard to see, and the other side most likely does without them.
+#[tokio::test]
+async fn a_secret_with_blanks_or_a_byte_order_mark_at_its_ends_is_told_once() {
+    let place = Place::new();
+    place.write("in", "x");
+    let (mark, begin, end) = (
+        "begins with a byte order mark",
+        "begins with a blank or a line end",
+        "ends with a blank or a line end",
+    );
+    for (secret, what) in [
+        (&b"\xef\xbb\xbfhunter2\n"[..], Some(mark)),
+        (b"\xff\xfeh\0", Some(mark)),
+        (b" hunter2", Some(begin)),
+        (b"hunter2 \n", Some(end)),
+        (b"hunter2\n\n", Some(end)),
+        (b"hun ter2\r\n", None),
+    ] {
+        place.write("secret", secret);
+        let signed = place.run("sign --secret-file secret in").await.exits(0);
+        let warning = |what| format!("idemp: warning: the secret in file secret {what}, taken as a part of it\n");
+        assert_eq!(signed.stderr, what.map_or_else(String::new, warning));
+    }
+    let mut command = place.idemp("sign --secret-env BLANK in");
+    let output = command.env("BLANK", "hunter2\n").output().await.unwrap();
+    assert_eq!(
+        String::from_utf8(output.stderr).unwrap(),
+        format!("idemp: warning: the secret in variable BLANK {end}, taken as a part of it\n")
+    );
+
+    let sink = |name| format!("[sinks.{name}]\nto = \"http://127.0.0.1:1/\"\nsecret_file = \"secret\"\n");
+    place.write("secret", "hunter2 ");
+    place.write("idemp.toml", [sink("a"), sink("b")].concat());
+    let sent = place.run("send --config idemp.toml --dlq memory:").await.exits(0);
+    assert_eq!(sent.stderr.matches(end).count(), 1, "{sent:?}");
+    assert!(!sent.stderr.contains("hunter2"), "{sent:?}");
+}
+
 #[tokio::test]
 async fn key_makes_keys_and_takes_them_apart() {
     let place = Place::new();
