@@ -35,7 +35,7 @@ impl Address {
             Some(rest) if is_webhook(&scheme) && rest.starts_with('/') => return Err("has no host".to_owned()),
             Some(rest) => rest,
             None if is_webhook(&scheme) || rest.starts_with('/') => {
-                return Err(format!("{scheme}: is followed by //"));
+                return Err(format!("{scheme}: wants // after it"));
             }
             None => rest,
         };

@@ -139,7 +139,7 @@ async fn what_cannot_work_is_refused_at_the_start() {
         ),
         (
             "in.jsonl --to https:/h --secret-env SECRET".to_owned(),
-            "--to: https: is followed by //",
+            "--to: https: wants // after it",
         ),
         (
             "in.jsonl --to http://me:hunter2@h --secret-env SECRET".to_owned(),
