@@ -354,9 +354,9 @@ mod tests {
             );
         }
         for (text, expected) in [
-            ("https:/host", "https: is followed by //"),
-            ("HTTP:host/a", "http: is followed by //"),
-            ("kafka:/b/t", "kafka: is followed by //"),
+            ("https:/host", "https: wants // after it"),
+            ("HTTP:host/a", "http: wants // after it"),
+            ("kafka:/b/t", "kafka: wants // after it"),
             ("http:///a", "has no host"),
         ] {
             assert_eq!(Address::parse(text).unwrap_err(), expected, "{text}");
