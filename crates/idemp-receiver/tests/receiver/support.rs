@@ -190,6 +190,8 @@ pub(crate) enum Fault {
     None,
     /// Fails without having done it.
     Down,
+    /// Finds under the key what it did not write.
+    Foreign,
     /// Does it; the answer is lost.
     AnswerLost,
     /// Does it; the answer never comes.
@@ -201,11 +203,14 @@ impl Fault {
         if self == Self::Down {
             return Err(StoreError::new(StoreErrorKind::Unavailable));
         }
+        if self == Self::Foreign {
+            return Err(StoreError::new(StoreErrorKind::Foreign));
+        }
         let answer = work.await;
         match self {
             Self::AnswerHangs => std::future::pending().await,
             Self::AnswerLost => Err(StoreError::new(StoreErrorKind::Unavailable)),
-            Self::None | Self::Down => answer,
+            Self::None | Self::Down | Self::Foreign => answer,
         }
     }
 }

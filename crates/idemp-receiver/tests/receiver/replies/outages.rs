@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use idemp_receiver::ReceiverConfig;
+use idemp_receiver::{ReceiverConfig, Reply, Unavailable};
 
-use crate::support::{BODY, Fault, Faulty, KEY, counting, receiver, request, send};
+use crate::support::{BODY, Fault, Faulty, KEY, Signed, counting, receiver, request, send};
 
 /// Down, or not answering within its second: nothing runs, and the sender is put off.
 #[tokio::test(start_paused = true)]
@@ -25,6 +25,24 @@ async fn the_store_is_down() {
             started.elapsed()
         );
         assert_eq!(runs.count(), 0);
+    }
+}
+
+/// The sender is told the same of both, the operator is not.
+#[tokio::test]
+async fn what_is_down_is_told_from_what_is_foreign() {
+    let signed = Signed::new(KEY, BODY);
+    for (claim, reason) in [
+        (Fault::Down, Unavailable::Store),
+        (Fault::Foreign, Unavailable::Foreign),
+    ] {
+        let store = Faulty {
+            claim,
+            ..Faulty::default()
+        };
+        let receiver = receiver(store, ReceiverConfig::default());
+        let reply = receiver.receive(signed.incoming(), async |_| Ok(()));
+        assert_eq!(reply.await, Reply::Unavailable(reason));
     }
 }
 
