@@ -47,8 +47,8 @@ mod tests {
 
     fn check(features: serde_json::Value, expected: &[&str]) {
         let package = json!({
-            "name": "a", "manifest_path": "Cargo.toml", "dependencies": [], "features": features, "targets": [],
-            "publish": null,
+            "name": "a", "version": "0.1.0", "manifest_path": "Cargo.toml", "dependencies": [], "features": features,
+            "targets": [], "publish": null,
         });
         assert_eq!(sets_alone(&serde_json::from_value(package).unwrap()), expected);
     }

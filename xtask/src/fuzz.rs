@@ -11,8 +11,8 @@ use crate::process;
 
 const SECONDS: &str = "60";
 
-/// Lets the fuzzer work at each target of these names, or at all, for a minute or for `seconds`. It goes on from what it
-/// found the last time.
+/// Lets the fuzzer work at each target of these names, or at all, for a minute or for `seconds`. It goes on from what
+/// it found before.
 pub(crate) fn run(metadata: &Metadata, names: &[&str], seconds: Option<&str>) -> anyhow::Result<()> {
     let folder = folder(metadata);
     let seconds = seconds.unwrap_or(SECONDS);

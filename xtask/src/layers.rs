@@ -102,8 +102,8 @@ mod tests {
 
     fn package(name: &str, published: bool, dependencies: serde_json::Value) -> serde_json::Value {
         json!({
-            "name": name, "manifest_path": "Cargo.toml", "dependencies": dependencies, "features": {}, "targets": [],
-            "publish": if published { json!(null) } else { json!([]) },
+            "name": name, "version": "0.1.0", "manifest_path": "Cargo.toml", "dependencies": dependencies,
+            "features": {}, "targets": [], "publish": if published { json!(null) } else { json!([]) },
         })
     }
 

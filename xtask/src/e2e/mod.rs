@@ -355,8 +355,8 @@ mod tests {
                 .collect();
             targets.push(json!({"name": "idemp", "kind": ["bin"]}));
             json!({
-                "name": name, "manifest_path": "Cargo.toml", "dependencies": [], "features": {}, "targets": targets,
-                "publish": null,
+                "name": name, "version": "0.1.0", "manifest_path": "Cargo.toml", "dependencies": [],
+                "features": {}, "targets": targets, "publish": null,
             })
         };
         let (core, cli, tests) = (
