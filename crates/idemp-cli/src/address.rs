@@ -66,13 +66,14 @@ impl Address {
     }
 
     /// Whether nothing in it can be a login or a token: no user, and no option that says more than where something is
-    /// or what names it. The query of a webhook may be anything.
+    /// or what names it. The path of a webhook is often its password, and its query may be anything.
     pub(crate) fn is_for_every_eye(&self) -> bool {
         let is_plain = |(name, value): (&String, &String)| {
             let names_something = name.ends_with("_env") || name.ends_with("_file");
             (names_something || PLAIN_OPTIONS.contains(&name.as_str())) && !value.contains('@')
         };
-        !self.place.contains(['@', '?', '#']) && self.options.0.iter().all(is_plain)
+        let has_path = is_webhook(&self.scheme) && self.place.trim_end_matches('/').contains('/');
+        !has_path && !self.place.contains(['@', '?', '#']) && self.options.0.iter().all(is_plain)
     }
 
     /// Takes the user before the host, and the option `password`.

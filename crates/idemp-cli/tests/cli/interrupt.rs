@@ -98,7 +98,7 @@ async fn what_was_taken_and_what_was_not_are_each_named_with_the_way_to_send_the
     let sent = send.wait().await.exits(130);
     let summary = sent.json();
     assert_eq!(summary["dead_lettered_by_reason"], json!({"shutdown": 4}));
-    let replay = format!("replay --reason shutdown --dlq sqlite:idemp-dlq.db --to {to} --secret-env SECRET");
+    let replay = "replay --reason shutdown --dlq sqlite:idemp-dlq.db --to URL --secret-env SECRET";
     for expected in [
         &format!(
             "idemp: 4 events were accepted and not delivered yet: they are dead letters in sqlite:idemp-dlq.db, \
@@ -110,7 +110,7 @@ async fn what_was_taken_and_what_was_not_are_each_named_with_the_way_to_send_the
     }
 
     let well = answering(200).await;
-    let words = replay.replace(&to, &well.url("/hook"));
+    let words = replay.replace("URL", &well.url("/hook"));
     place.run(&format!("{words} --rate 1000")).await.exits(0);
     // Which of them was tried first is not settled.
     let mut all = [keys(&peer), keys(&well)].concat();
@@ -168,15 +168,20 @@ async fn the_command_to_go_on_with_is_whole_and_shows_nothing_secret() {
     let peer = Peer::start(move |_| Answer::status(if answers.load(Ordering::SeqCst) { 200 } else { 503 })).await;
     place.write("in.jsonl", lines(3));
     let url = peer.url("/hook");
+    let root = peer.url("/");
     for (words, expected) in [
         (
-            format!("--to {url} --secret-env SECRET --dlq sqlite:a.db --header X-Token:hunter2 --standard-webhooks"),
-            format!("--dlq sqlite:a.db --to {url} --secret-env SECRET --standard-webhooks --header 'X-Token: VALUE'"),
+            format!("--to {root} --secret-env SECRET --dlq sqlite:a.db --header X-Token:hunter2 --standard-webhooks"),
+            format!("--dlq sqlite:a.db --to {root} --secret-env SECRET --standard-webhooks --header 'X-Token: VALUE'"),
         ),
-        // A token may stand in the query.
+        // A token may stand in the path, and in the query.
         (
-            format!("--to {url}?token=hunter2 --secret-env SECRET --dlq sqlite:b.db"),
+            format!("--to {} --secret-env SECRET --dlq sqlite:b.db", peer.url("/hunter2")),
             "--dlq sqlite:b.db --to URL --secret-env SECRET".to_owned(),
+        ),
+        (
+            format!("--to {root}?token=hunter2 --secret-env SECRET --dlq sqlite:d.db"),
+            "--dlq sqlite:d.db --to URL --secret-env SECRET".to_owned(),
         ),
     ] {
         assert_eq!(
