@@ -13,6 +13,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, 
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::table::kind_of;
+use super::unopened::Unopened;
 use crate::claim::{ClaimKey, Claimant, Token};
 use crate::event::{Event, HandlerError};
 use crate::memory::MemoryStore;
@@ -105,15 +106,19 @@ impl SqliteInbox {
     /// Opens the file, or creates it, in WAL mode and with `synchronous=FULL`. Blocks for as long as that takes.
     ///
     /// # Errors
-    /// If it cannot be opened or created, or the table cannot be made.
+    /// If it cannot be opened or created, whose source names the file and says what is wrong with it, or the table cannot
+    /// be made.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
-        let opened = std::path::absolute(path)
-            .map_err(|error| StoreError::with_source(StoreErrorKind::Unavailable, error))
-            .and_then(|path| Ok(Connection::open(path)?))?;
-        opened.busy_timeout(BUSY)?;
-        opened.pragma_update(None, "journal_mode", "wal")?;
-        opened.pragma_update(None, "synchronous", "full")?;
-        Self::new(opened)
+        let path = path.as_ref();
+        let absolute = std::path::absolute(path).map_err(|error| Unopened::io(path, error))?;
+        let connect = || {
+            let opened = Connection::open(absolute)?;
+            opened.busy_timeout(BUSY)?;
+            opened.pragma_update(None, "journal_mode", "wal")?;
+            opened.pragma_update(None, "synchronous", "full")?;
+            Ok(opened)
+        };
+        Self::new(connect().map_err(|error| Unopened::sqlite(path, error))?)
     }
 
     /// An inbox over a connection of your own. Other connections to the same database may write as well, if this one has

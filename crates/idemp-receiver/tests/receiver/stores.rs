@@ -252,6 +252,23 @@ fn refused(path: PathBuf, kind: StoreErrorKind) -> StoreError {
     error
 }
 
+/// The application's file may hold anything, but it has to be a database.
+#[test]
+fn an_inbox_names_the_file_that_it_cannot_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let nowhere = folder.path().join("no such folder/app.db");
+    let text = folder.path().join("notes.txt");
+    std::fs::write(&text, "not a database, and long enough to be looked at as one").unwrap();
+    for (path, kind, what) in [
+        (nowhere, StoreErrorKind::Unavailable, "the file cannot be opened"),
+        (text, StoreErrorKind::NotSetUp, "the file is no SQLite file"),
+    ] {
+        let error = SqliteInbox::open(&path).unwrap_err();
+        assert_eq!(error.kind(), kind);
+        assert_eq!(reason(&error), format!("{}: {what}", path.display()));
+    }
+}
+
 #[test]
 fn refuses_what_is_not_its_own() {
     let folder = tempfile::tempdir().unwrap();
