@@ -23,8 +23,8 @@ pub enum Settlement {
         reason: Reason,
         /// How many attempts were made.
         attempts: u32,
-        /// Why the last of them failed: a status or a code, never the peer's text, which the letter alone has. `None`
-        /// if there was no attempt, or the last one was broken off.
+        /// Why the last of them failed: a status or a code, never the peer's text, which the letter alone has. One that
+        /// a shutdown cut at its deadline has timed out. `None` if there was no attempt.
         cause: Option<Cause>,
     },
     /// An at-most-once sink lost it, and counted that.

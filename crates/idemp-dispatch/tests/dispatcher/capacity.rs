@@ -1,7 +1,7 @@
 //! How much a lane takes, and what happens beyond that.
 
 use idemp_core::{Reason, Refusal};
-use idemp_dispatch::{OnFull, Settlement, SubmitErrorKind};
+use idemp_dispatch::{OnFull, Report, Settlement, SubmitErrorKind};
 use idemp_testkit::gate::Gate;
 use idemp_testkit::sink::{Reply, ScriptedSink};
 
@@ -40,6 +40,18 @@ async fn a_full_lane_makes_submit_wait_and_try_submit_return_at_once() {
     rig.assert_at_rest();
 }
 
+#[track_caller]
+fn assert_lane_full(report: &Report) {
+    assert!(matches!(
+        report.settlements()[0].1,
+        Settlement::DeadLettered {
+            reason: Reason::LaneFull,
+            attempts: 0,
+            cause: None
+        }
+    ));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_full_lane_may_dead_letter_instead() {
     let (gate, sink) = held();
@@ -50,14 +62,7 @@ async fn a_full_lane_may_dead_letter_instead() {
     let messages = messages(2);
     let _first = rig.dispatcher.try_submit(messages[0].clone()).unwrap();
     let report = rig.dispatcher.try_submit(messages[1].clone()).unwrap().settled().await;
-    assert!(matches!(
-        report.settlements()[0].1,
-        Settlement::DeadLettered {
-            reason: Reason::LaneFull,
-            attempts: 0,
-            cause: None
-        }
-    ));
+    assert_lane_full(&report);
     let letter = rig.letter().await;
     assert_eq!((letter.message, letter.reason), (messages[1].clone(), Reason::LaneFull));
     gate.open();
@@ -104,14 +109,7 @@ async fn who_waits_for_room_among_what_overflows_becomes_a_letter_too() {
         let _ = rig.dispatcher.try_submit(message.clone()).unwrap();
     }
     let report = rig.dispatcher.dispatch(messages[2].clone()).await.unwrap();
-    assert!(matches!(
-        report.settlements()[0].1,
-        Settlement::DeadLettered {
-            reason: Reason::LaneFull,
-            attempts: 0,
-            cause: None
-        }
-    ));
+    assert_lane_full(&report);
     assert_eq!((sink.calls().len(), sink.in_flight()), (1, 1));
     let letters = all_letters(&letters.inner).await.into_iter();
     assert_eq!(

@@ -1,6 +1,6 @@
 //! The orderly end: nothing accepted is without a terminal state.
 
-use idemp_core::{Attempt, Outcome, Reason, RetrySchedule};
+use idemp_core::{Attempt, Cause, Outcome, Reason, RetrySchedule, Transport};
 use idemp_dispatch::{OnFull, Settlement, SubmitErrorKind};
 use idemp_testkit::gate::Gate;
 use idemp_testkit::sink::{Reply, ScriptedSink};
@@ -45,7 +45,7 @@ async fn attempts_in_flight_may_end_within_the_deadline() {
 async fn what_is_left_in_flight_is_dead_lettered_as_maybe_delivered() {
     let sink = ScriptedSink::always(Reply::hang());
     let rig = Rig::with(&sink, |lane| lane.attempt_timeout = secs(60));
-    let _handle = rig.dispatcher.submit(message()).await.unwrap();
+    let handle = rig.dispatcher.submit(message()).await.unwrap();
     sink.called(1).await;
     let start = Instant::now();
     rig.dispatcher.shutdown(secs(5)).await;
@@ -55,6 +55,14 @@ async fn what_is_left_in_flight_is_dead_lettered_as_maybe_delivered() {
         (letter.reason, letter.maybe_delivered, letter.attempts.len()),
         (Reason::Shutdown, true, 1)
     );
+    assert!(matches!(
+        handle.settled().await.settlements()[0].1,
+        Settlement::DeadLettered {
+            reason: Reason::Shutdown,
+            attempts: 1,
+            cause: Some(Cause::Transport(Transport::Timeout)),
+        }
+    ));
     rig.assert_at_rest();
 }
 
@@ -140,7 +148,7 @@ async fn what_stands_in_line_is_dead_lettered_at_once_while_an_attempt_may_end()
             Settlement::DeadLettered {
                 reason: Reason::Shutdown,
                 attempts: 0,
-                ..
+                cause: None,
             }
         ));
     }
