@@ -1,6 +1,6 @@
 //! `cargo xtask fuzz`, and what of it needs no fuzzer.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
@@ -66,7 +66,7 @@ fn folder(metadata: &Metadata) -> PathBuf {
 }
 
 /// libFuzzer's instrumentation is not in stable Rust.
-fn nightly(arguments: &[&str], folder: &PathBuf) -> Command {
+fn nightly(arguments: &[&str], folder: &Path) -> Command {
     let mut command = Command::new("rustup");
     command.args(["run", "nightly", "cargo"]).args(arguments);
     command.env("RUSTUP_AUTO_INSTALL", "0").current_dir(folder);

@@ -1,4 +1,4 @@
-//! What a user of one crate gets: each published crate is packed, unpacked elsewhere, and built beside the others'
+//! What a user of one crate gets: each published crate is packed, unpacked elsewhere, and checked beside the others'
 //! packages.
 
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use crate::process;
 /// Files that no package may be without.
 const EXPECTED: [&str; 3] = ["LICENSE-APACHE", "LICENSE-MIT", "README.md"];
 
-/// Packs all published crates; an error if one lacks a file or does not build from its package.
+/// Packs all published crates; an error if one lacks a file or does not compile from its package.
 pub(crate) fn check(metadata: &Metadata) -> anyhow::Result<()> {
     let packages: Vec<&Package> = metadata
         .packages
